@@ -1,0 +1,7 @@
+"""``python -m jaxrl_async``."""
+
+import sys
+
+from jaxrl_async.cli import main
+
+sys.exit(main())

@@ -1,0 +1,280 @@
+"""``RunConfig`` and its parts: what a run is, as plain frozen dataclasses.
+
+Every field has one line that says what it is, and every impossible value is refused at
+construction with the field, the value and the remedy. The agent's own settings live beside the
+agent (``jaxrl_async/agents``); ``RunConfig.agent`` is any frozen dataclass.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+
+class ConfigError(ValueError):
+    """A setting that cannot work; the message names the field, the value and the remedy."""
+
+
+def require(condition: bool, name: str, value: Any, remedy: str) -> None:
+    """Raises ``ConfigError`` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(f"{name} = {value!r}: {remedy}")
+
+
+def _each(config: Any, names: Iterable[str], valid: Callable[[Any], bool], remedy: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(valid(value), f"{type(config).__name__}.{name}", value, remedy)
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+def _is_whole(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def whole(config: Any, minimum: int, *names: str) -> None:
+    """Requires the named fields of ``config`` to be integers of at least ``minimum``."""
+    _each(config, names, lambda v: _is_whole(v, minimum), f"use an integer >= {minimum}")
+
+
+def at_least(config: Any, minimum: float, *names: str) -> None:
+    """Requires the named fields of ``config`` to be finite numbers of at least ``minimum``."""
+    _each(config, names, lambda v: _is_number(v) and v >= minimum, f"use a number >= {minimum}")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be finite numbers above 0."""
+    _each(config, names, lambda v: _is_number(v) and v > 0, "use a number above 0")
+
+
+def fraction(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be numbers from 0 to 1."""
+    _each(config, names, lambda v: _is_number(v) and 0 <= v <= 1, "use a number from 0 to 1")
+
+
+def one_of(config: Any, choices: Iterable[str], *names: str) -> None:
+    """Requires the named fields of ``config`` to be among ``choices``."""
+    _each(config, names, lambda v: v in choices, f"use one of {', '.join(choices)}")
+
+
+def layer_sizes(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be non-empty tuples of widths."""
+    _each(
+        config,
+        names,
+        lambda v: isinstance(v, tuple) and len(v) > 0 and all(_is_whole(w, 1) for w in v),
+        "use a tuple of layer widths such as (256, 256)",
+    )
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What is kept of the experience."""
+
+    capacity: int = 1_000_000
+    """Transitions kept; the oldest are overwritten."""
+    n_step: int = 1
+    """Rewards summed before bootstrapping."""
+
+    def __post_init__(self):
+        whole(self, 1, "capacity", "n_step")
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """Who acts."""
+
+    num_actors: int = 1
+    """Actors, each with its own envs and seeds."""
+    envs_per_actor: int = 1
+    """Envs that one actor steps together, with one call of the policy."""
+    chunk_steps: int = 1
+    """Vector steps per message to the replay."""
+    ladder: float = 0.0
+    """Lane i of N explores with explore ** (1 + ladder i / (N - 1)); 7 is Ape-X's; 0: all alike."""
+    random_steps: int = 1_000
+    """Env steps of uniformly random actions at the start, shared out over the actors."""
+    device: str = "cpu"
+    """JAX platform that actions are computed on; small policies act fastest beside the envs."""
+
+    def __post_init__(self):
+        whole(self, 1, "num_actors", "envs_per_actor", "chunk_steps")
+        whole(self, 0, "random_steps")
+        at_least(self, 0, "ladder")
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How updates are made."""
+
+    batch_size: int = 256
+    """Transitions per update."""
+    updates_per_env_step: float = 1.0
+    """Update-to-data ratio, held by the rate limiter."""
+    warmup_steps: int = 1_000
+    """Env steps before the first update."""
+    slack: float | None = None
+    """How far actors and learner may drift apart, in updates; None: twice the least possible."""
+    updates_per_call: int = 1
+    """Updates in one compiled call."""
+    publish_period: int = 1
+    """Updates between two hand-overs of parameters to the actors, rounded up to whole calls."""
+    devices: int = 1
+    """Devices that share each batch (data parallelism); divides batch_size."""
+
+    def __post_init__(self):
+        whole(self, 1, "batch_size", "updates_per_call", "publish_period", "devices")
+        whole(self, 0, "warmup_steps")
+        positive(self, "updates_per_env_step")
+        if self.slack is not None:
+            positive(self, "slack")
+        require(
+            self.batch_size % self.devices == 0,
+            "LearnerConfig.batch_size",
+            self.batch_size,
+            f"use a multiple of devices = {self.devices}",
+        )
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How the policy is scored."""
+
+    period: int = 10_000
+    """Env steps between evaluations; also at 0 and after the last update; 0: never."""
+    episodes: int = 10
+    """Episodes per evaluation, played greedily."""
+    env: str | None = None
+    """Id of the env to evaluate in; None: the training env."""
+    max_episode_steps: int = 100_000
+    """Steps after which an evaluation episode is cut, its return so far counting."""
+    time_limit: float = 600.0
+    """Seconds for one evaluation; then what has finished is reported."""
+
+    def __post_init__(self):
+        whole(self, 0, "period")
+        whole(self, 1, "episodes", "max_episode_steps")
+        positive(self, "time_limit")
+
+
+Agent = TypeVar("Agent")
+
+
+@dataclass(frozen=True)
+class RunConfig(Generic[Agent]):
+    """One run: env, agent, budget and the parts."""
+
+    env: str
+    """Gymnasium id; where an env object or factory was given, its name."""
+    agent: Agent
+    """The agent's own settings, a frozen dataclass such as SACConfig."""
+    agent_name: str = "custom"
+    """What the agent is called in titles and directories; a preset's name for those of AGENTS."""
+    seed: int = 0
+    """The run's only seed; everything random derives from it."""
+    env_steps: int = 1_000_000
+    """Budget: env steps over all actors."""
+    directory: str | None = None
+    """Where the run writes; None: a new directory under runs/."""
+    record_period: int = 1_000
+    """Env steps between two rows of training metrics."""
+    env_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keywords of gymnasium.make."""
+    replay: ReplayConfig = ReplayConfig()
+    """What is kept of the experience."""
+    actor: ActorConfig = ActorConfig()
+    """Who acts."""
+    learner: LearnerConfig = LearnerConfig()
+    """How updates are made."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """How the policy is scored."""
+
+    def __post_init__(self):
+        require(
+            dataclasses.is_dataclass(self.agent) and not isinstance(self.agent, type),
+            "RunConfig.agent",
+            self.agent,
+            "use an agent's config such as SACConfig()",
+        )
+        whole(self, 0, "seed")
+        whole(self, 1, "env_steps", "record_period")
+        self._check_parts_fit()
+
+    def _check_parts_fit(self) -> None:
+        learner, capacity = self.learner, self.replay.capacity
+        require(
+            learner.batch_size <= capacity,
+            "learner.batch_size",
+            learner.batch_size,
+            f"use at most replay.capacity = {capacity}",
+        )
+        require(
+            learner.warmup_steps < self.env_steps,
+            "learner.warmup_steps",
+            learner.warmup_steps,
+            f"use fewer than env_steps = {self.env_steps}, or no update would ever be made",
+        )
+        vector_step = self.actor.envs_per_actor * self.actor.chunk_steps
+        require(
+            vector_step <= capacity,
+            "replay.capacity",
+            capacity,
+            f"use at least actor.envs_per_actor * actor.chunk_steps = {vector_step}",
+        )
+
+
+def to_json(config: Any) -> Any:
+    """A config as JSON values; floats that JSON does not know are refused by ``json.dumps``."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    if isinstance(config, Mapping):
+        return {str(key): to_json(value) for key, value in config.items()}
+    if isinstance(config, tuple | list):
+        return [to_json(value) for value in config]
+    return config
+
+
+def replace(config: Any, *layers: Mapping[str, Any], prefix: str = "") -> Any:
+    """A copy of a config dataclass with the changes of each layer, later ones winning.
+
+    Args:
+      config: a frozen dataclass, perhaps with others as its parts.
+      layers: field names to values; a part's fields as a nested mapping or by dotted names.
+      prefix: where ``config`` itself lies, for messages.
+
+    Raises:
+      ConfigError: there is no such field, or the result is refused by its own checks.
+    """
+    valid = [f.name for f in dataclasses.fields(config)]
+    values: dict[str, Any] = {}
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for dotted, value in itertools.chain.from_iterable(layer.items() for layer in layers):
+        name, _, rest = dotted.partition(".")
+        is_part = name in valid and dataclasses.is_dataclass(getattr(config, name))
+        if name not in valid or (rest and not is_part):
+            near = difflib.get_close_matches(name, valid, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            message = f"{prefix}{dotted} = {value!r}: no such field; {hint}"
+            raise ConfigError(f"{message}{prefix or 'RunConfig'} has {', '.join(valid)}")
+        if rest or (is_part and isinstance(value, Mapping)):
+            parts.setdefault(name, []).append({rest: value} if rest else value)
+        else:  # lists, as JSON has them, become the tuples of a hashable config
+            values[name] = tuple(value) if isinstance(value, list) else value
+    for name, changes in parts.items():
+        part = values.get(name, getattr(config, name))
+        values[name] = replace(part, *changes, prefix=f"{prefix}{name}.")
+    return dataclasses.replace(config, **values)
+
+
+def save(config: Any, path: pathlib.Path, **more: Any) -> None:
+    """Writes a config, and what else describes it, as JSON."""
+    path.write_text(json.dumps({**to_json(config), **more}, indent=2, allow_nan=False) + "\n")

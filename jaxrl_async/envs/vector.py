@@ -1,0 +1,80 @@
+"""Envs stepped in turn by the thread that calls."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from jaxrl_async.config import ConfigError
+
+
+@final
+class SerialVectorEnv(gym.vector.VectorEnv):
+    """E envs as one, without autoreset.
+
+    ``step`` returns the true successors, also of an episode that ends; the caller then resets by
+    mask: ``reset(seed=[...], options={"reset_mask": mask})``. Unlike Gymnasium's
+    ``SyncVectorEnv`` it keeps of ``info`` only ``is_success`` and copies each observation once.
+    """
+
+    def __init__(self, make_env: Callable[[], gym.Env], num_envs: int):
+        self.envs = [make_env() for _ in range(num_envs)]
+        self.num_envs = num_envs
+        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._observation = np.zeros(
+            (num_envs, *self.single_observation_space.shape), self.single_observation_space.dtype
+        )
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Observations [E, *obs] after resetting the lanes in ``options["reset_mask"]``, or all."""
+        options = dict(options or {})
+        mask = options.pop("reset_mask", np.ones(self.num_envs, bool))
+        seeds = [seed] * self.num_envs if seed is None else seed
+        if isinstance(seeds, int):
+            seeds = [seeds + lane for lane in range(self.num_envs)]
+        for lane in np.flatnonzero(mask):
+            observation, _ = self.envs[lane].reset(seed=seeds[lane], options=options or None)
+            self._write(lane, observation)
+        return self._observation.copy(), {}
+
+    def step(self, actions: np.ndarray, mask: np.ndarray | None = None):
+        """Observations [E, *obs], rewards [E] float64, terminated [E], truncated [E], infos.
+
+        Lanes outside ``mask`` are not stepped; their observation stays and their reward is 0.
+        """
+        reward = np.zeros(self.num_envs)
+        terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
+        success = np.full(self.num_envs, np.nan)
+        for lane in range(self.num_envs) if mask is None else np.flatnonzero(mask):
+            observation, reward[lane], terminated[lane], truncated[lane], info = self.envs[
+                lane
+            ].step(actions[lane])
+            self._write(lane, observation)
+            success[lane] = info.get("is_success", np.nan)
+        return self._observation.copy(), reward, terminated, truncated, {"is_success": success}
+
+    def _write(self, lane: int, observation: Any) -> None:
+        array = np.asarray(observation)
+        if array.shape != self._observation.shape[1:]:
+            raise ConfigError(
+                f"env's observation has shape {array.shape}, its space says"
+                f" {self._observation.shape[1:]}: make the env return what it declares"
+            )
+        self._observation[lane] = array
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes every env."""
+        for env in self.envs:
+            env.close()

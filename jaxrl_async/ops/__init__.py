@@ -1,0 +1,1 @@
+"""Equations on arrays: pure, batched, no networks."""

@@ -1,0 +1,1 @@
+"""Where experience is kept: numpy, and never jax."""

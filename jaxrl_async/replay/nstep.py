@@ -1,0 +1,112 @@
+"""From single steps to n-step windows: the only place where ``discount`` is made.
+
+A window that starts at step t and holds m steps has
+
+    reward   = r_t + gamma r_{t+1} + ... + gamma^{m-1} r_{t+m-1}
+    discount = gamma^m, or 0 if the step t+m-1 terminated the episode
+
+with m = n in mid-episode. Where an episode ends, by termination or truncation, all open windows
+end with it and m <= n; terminated wins over truncated where an env says both.
+"""
+
+from typing import Any, final
+
+import numpy as np
+
+from jaxrl_async.types import (
+    CUT,
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    Transition,
+    Windows,
+    map_leaves,
+)
+
+
+@final
+class NStepAccumulator:
+    """The open windows of E lanes.
+
+    Slot s of a lane holds the window begun at step t with t mod n = s. Rewards and factors are
+    summed in float64 and leave as float32. Everything kept is a copy: envs may reuse their arrays.
+    """
+
+    def __init__(self, num_envs: int, n: int, discount: float):
+        self._n, self._gamma = n, discount
+        self._steps = np.zeros(num_envs, np.int64)  # of the open episode, per lane
+        self._age = np.zeros((num_envs, n), np.int64)  # steps in the window; 0: slot is free
+        self._reward = np.zeros((num_envs, n))
+        self._factor = np.ones((num_envs, n))  # gamma^age
+        self._start: Any = None  # (observation, action, extras) at the windows' starts, [E, n, ...]
+        self._newest: Any = None  # next observation of the last step, [E, *obs]
+
+    def add(
+        self,
+        observation: Any,
+        action: np.ndarray,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        next_observation: Any,
+        extras: Any = (),
+    ) -> Windows:
+        """Takes one step of every lane, [E, ...]; gives the windows [k, ...] that it finishes."""
+        lanes = np.arange(len(self._steps))
+        start = (observation, action, extras)
+        if self._start is None:
+            self._start = map_leaves(self._room, start)
+        self._newest = map_leaves(np.array, next_observation)
+
+        slot = self._steps % self._n
+        map_leaves(lambda kept, new: kept.__setitem__((lanes, slot), new), self._start, start)
+        self._age[lanes, slot], self._reward[lanes, slot], self._factor[lanes, slot] = 0, 0.0, 1.0
+        running = self._age > 0
+        running[lanes, slot] = True
+        self._reward += np.where(running, self._factor * reward[:, None], 0.0)
+        self._factor *= np.where(running, self._gamma, 1.0)
+        self._age += running
+        self._steps += 1
+
+        ended = terminated | truncated
+        end = np.where(terminated, TERMINATED, np.where(truncated, TRUNCATED, GOES_ON))
+        finished = self._take(running & ((self._age == self._n) | ended[:, None]), end, terminated)
+        self._steps[ended] = 0
+        return finished
+
+    def flush(self) -> Windows:
+        """Cuts all open windows, bootstrapping from the newest observation; at a stop."""
+        nothing = np.zeros(len(self._steps), bool)
+        if self._start is None:
+            raise RuntimeError("nothing was added yet, so there is nothing to flush")
+        finished = self._take(self._age > 0, np.full(len(self._steps), CUT), nothing)
+        self._steps[:] = 0
+        return finished
+
+    def drop(self, lanes: np.ndarray) -> None:
+        """Forgets the open windows of ``lanes`` (indices or a mask [E]); after a fault."""
+        self._age[lanes] = 0
+        self._steps[lanes] = 0
+
+    def _room(self, leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        return np.empty((len(array), self._n, *array.shape[1:]), array.dtype)
+
+    def _take(self, finished: np.ndarray, end: np.ndarray, terminated: np.ndarray) -> Windows:
+        """The windows at ``finished`` [E, n]; the last of each lane carries ``end`` [E]."""
+        lane, slot = np.nonzero(finished)
+        oldest_first = np.lexsort((-self._age[lane, slot], lane))
+        lane, slot = lane[oldest_first], slot[oldest_first]
+        is_last = np.append(lane[1:] != lane[:-1], True)[: len(lane)]
+        observation, action, extras = map_leaves(lambda kept: kept[lane, slot], self._start)
+        transitions = Transition(
+            observation=observation,
+            action=action,
+            reward=self._reward[lane, slot].astype(np.float32),
+            discount=np.where(terminated[lane], 0.0, self._factor[lane, slot]).astype(np.float32),
+            next_observation=map_leaves(lambda newest: newest[lane], self._newest),
+            extras=extras,
+        )
+        self._age[lane, slot] = 0
+        flags = np.where(is_last, end[lane], GOES_ON).astype(np.uint8)
+        return Windows(transitions, lane.astype(np.int32), flags)

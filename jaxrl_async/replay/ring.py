@@ -1,0 +1,52 @@
+"""The packed ring: one contiguous row per transition and dtype, oldest overwritten first."""
+
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+
+
+@final
+class Ring:
+    """Rows by insertion number.
+
+    Invariant: row number i, counted from the first ever added, lies in slot i mod capacity as long
+    as ``oldest <= i < total``. Insertion numbers are 64-bit and never reused, so a number kept
+    while its slot was overwritten is recognized; they are cursor arithmetic, not stored.
+    """
+
+    def __init__(self, capacity: int, widths: Mapping[str, int]):
+        self.capacity = capacity
+        self.total = 0  # rows ever added
+        self._rows = {dtype: np.zeros((capacity, width), dtype) for dtype, width in widths.items()}
+
+    def __len__(self) -> int:
+        """Rows kept."""
+        return min(self.total, self.capacity)
+
+    @property
+    def oldest(self) -> int:
+        """The smallest insertion number still kept."""
+        return self.total - len(self)
+
+    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Appends rows ``dtype -> [k, width]``, k <= capacity.
+
+        Raises:
+          ValueError: more rows than the ring holds, of which some would be lost unseen.
+        """
+        count = len(next(iter(rows.values())))
+        if count > self.capacity:
+            raise ValueError(f"{count} rows at once into a ring of {self.capacity}: add fewer")
+        start = self.total % self.capacity
+        before_seam = min(count, self.capacity - start)
+        for dtype, new in rows.items():
+            kept = self._rows[dtype]
+            kept[start : start + before_seam] = new[:before_seam]
+            kept[: count - before_seam] = new[before_seam:]
+        self.total += count
+
+    def take(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Copies of the rows with these insertion numbers [...]: ``dtype -> [..., width]``."""
+        slots = ids % self.capacity
+        return {dtype: kept.take(slots, axis=0) for dtype, kept in self._rows.items()}

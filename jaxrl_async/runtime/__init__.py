@@ -1,0 +1,1 @@
+"""Where the pure parts meet threads, devices and files."""

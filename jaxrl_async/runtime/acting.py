@@ -1,0 +1,64 @@
+"""The one compiled call that chooses actions: for actors, evaluation and saved policies alike."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+import jax
+import numpy as np
+
+from jaxrl_async.agents.agent import Agent
+from jaxrl_async.runtime.params import ParamSource
+from jaxrl_async.types import Carry, map_leaves
+
+Act = Callable[..., tuple[jax.Array, Carry]]
+
+
+def make_act(agent: Agent) -> Act:
+    """``(params, carry, observation, key, step, explore) -> (actions, carry)``, compiled.
+
+    The key of a step is folded inside, which saves a dispatch. ``step`` is an ``np.int32`` and
+    ``explore`` float32 [B]: a Python number would be traced a second time.
+    """
+
+    def act(params, carry, observation, key, step, explore):
+        return agent.act(params, carry, observation, jax.random.fold_in(key, step), explore)
+
+    return jax.jit(act)
+
+
+def begin(carry: Carry, fresh: Carry, mask: np.ndarray) -> Carry:
+    """``carry`` [E, ...] with the rows in ``mask`` [E], where an episode begins, made ``fresh``."""
+    return map_leaves(
+        lambda old, new: np.where(mask.reshape(-1, *[1] * (np.ndim(new) - 1)), new, old),
+        carry,
+        fresh,
+    )
+
+
+class ActingPolicy(Protocol):
+    """What an actor asks for actions."""
+
+    def __call__(
+        self, carry: Carry, observation: Any, explore: Callable[[float], np.ndarray], step: int
+    ) -> tuple[np.ndarray, Carry, int]:
+        """Actions [E, ...] on the host, the new carry, and the version that acted."""
+        ...
+
+
+@final
+class LocalPolicy:
+    """A call of its own on the newest parameters; the wait for its result releases the GIL."""
+
+    def __init__(self, act: Act, source: ParamSource, key: jax.Array):
+        self._act, self._source, self._key = act, source, key
+
+    def __call__(
+        self, carry: Carry, observation: Any, explore: Callable[[float], np.ndarray], step: int
+    ) -> tuple[np.ndarray, Carry, int]:
+        """Actions of the newest version; ``explore`` gives each lane its share."""
+        snapshot = self._source.latest()
+        lanes = explore(snapshot.explore)
+        actions, carry = self._act(
+            snapshot.params, carry, observation, self._key, np.int32(step), lanes
+        )
+        return np.asarray(actions), carry, snapshot.version

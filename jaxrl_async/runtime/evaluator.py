@@ -1,0 +1,115 @@
+"""Scores one pinned version of the policy, greedily, in envs of its own."""
+
+import time
+from typing import Any, NamedTuple, final
+
+import jax
+import numpy as np
+
+from jaxrl_async.agents.agent import Agent
+from jaxrl_async.config import RunConfig
+from jaxrl_async.envs.spaces import ActionBounds, as_declared
+from jaxrl_async.envs.vector import SerialVectorEnv
+from jaxrl_async.runtime.acting import Act, begin
+from jaxrl_async.runtime.params import Snapshot
+from jaxrl_async.seeding import Role, integer
+
+MAX_LANES = 16
+"""Episodes played side by side, with one call of the policy for all."""
+
+
+def lanes_for(episodes: int) -> int:
+    """Lanes that so many episodes are played on."""
+    return min(episodes, MAX_LANES)
+
+
+class Evaluation(NamedTuple):
+    """The episodes of one version that ended in time."""
+
+    snapshot: Snapshot
+    returns: np.ndarray  # [n] undiscounted
+    lengths: np.ndarray  # [n]
+    successes: np.ndarray  # [n] NaN where the env does not say
+
+    @property
+    def score(self) -> float:
+        """Mean return; NaN if no episode ended."""
+        return float(np.mean(self.returns)) if len(self.returns) else float("nan")
+
+    def values(self) -> dict[str, float]:
+        """What recorders get."""
+        n = len(self.returns)
+        names = ("return_mean", "return_std", "return_min", "return_max")
+        found = [f(self.returns) if n else np.nan for f in (np.mean, np.std, np.min, np.max)]
+        values = dict(zip(names, found, strict=True))
+        values["length_mean"] = np.mean(self.lengths) if n else np.nan
+        values["success_mean"] = np.mean(self.successes) if n else np.nan
+        values["episodes"], values["version"] = n, self.snapshot.version
+        return {f"evaluation/{name}": float(value) for name, value in values.items()}
+
+
+@final
+class Evaluator:
+    """Plays ``episodes`` whole episodes of a snapshot.
+
+    Episode j of version v always starts from the same seed, whoever plays it and when, and always
+    on lane j mod lanes: which episodes count does not depend on how long they are.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        agent: Agent,
+        act: Act,
+        env: SerialVectorEnv,
+        bounds: ActionBounds,
+        device: jax.Device,
+    ):
+        self._config, self._seed = config.evaluation, config.seed
+        self._agent, self._act, self._env, self._bounds = agent, act, env, bounds
+        self._device = device
+        self._key = jax.device_put(jax.random.key(0), device)  # greedy actions draw nothing
+
+    def evaluate(self, snapshot: Snapshot) -> Evaluation:
+        """Plays and scores; what has not ended within the time limit is not reported."""
+        params = jax.device_put(snapshot.params, self._device)
+        lanes, episodes = self._env.num_envs, self._config.episodes
+        deadline = time.monotonic() + self._config.time_limit
+        episode = np.arange(lanes)  # which episode each lane plays
+        total, length = np.zeros(lanes), np.zeros(lanes, np.int64)
+        greedy = np.zeros(lanes, np.float32)
+        found: dict[int, tuple[float, int, float]] = {}
+        carry = self._agent.initial_carry(lanes)
+        carry, observation = self._begin(snapshot, np.ones(lanes, bool), episode, carry)
+        step = 0
+        while (episode < episodes).any() and time.monotonic() < deadline:
+            action, carry = self._act(params, carry, observation, self._key, np.int32(step), greedy)
+            playing = episode < episodes
+            observation, reward, terminated, truncated, infos = self._env.step(
+                self._bounds.to_env(np.asarray(action)), playing
+            )
+            observation = as_declared(observation)
+            step += 1
+            total += reward
+            length += playing
+            ended = playing & (terminated | truncated | (length >= self._config.max_episode_steps))
+            for lane in np.flatnonzero(ended):
+                success = float(infos["is_success"][lane])
+                found[int(episode[lane])] = (float(total[lane]), int(length[lane]), success)
+            if ended.any():
+                episode[ended] += lanes
+                total[ended], length[ended] = 0.0, 0
+                again = ended & (episode < episodes)
+                carry, observation = self._begin(snapshot, again, episode, carry)
+        rows = [found[i] for i in sorted(found)]
+        returns, lengths, successes = np.array(rows).reshape(-1, 3).T
+        return Evaluation(snapshot, returns, lengths, successes)
+
+    def _begin(self, snapshot: Snapshot, mask: np.ndarray, episode: np.ndarray, carry: Any):
+        """Resets the lanes in ``mask`` to their episodes."""
+        seeds = [
+            integer(self._seed, Role.EVALUATION, snapshot.version, int(number))
+            for number in episode
+        ]
+        observation, _ = self._env.reset(seed=seeds, options={"reset_mask": mask})
+        return begin(carry, self._agent.initial_carry(len(mask)), mask), as_declared(observation)

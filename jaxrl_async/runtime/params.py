@@ -1,0 +1,81 @@
+"""From the learner to those who act: the newest parameters, complete or not at all."""
+
+import threading
+from typing import NamedTuple, Protocol, final
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_async.types import Params
+
+
+class Snapshot(NamedTuple):
+    """Parameters as of one moment of the run."""
+
+    version: int  # learner updates behind these parameters
+    env_steps: int  # when they were offered: the x of their evaluation
+    explore: float  # what `Agent.act` is to be given with them
+    params: Params
+
+
+class ParamSource(Protocol):
+    """Where actors find their parameters."""
+
+    def latest(self, timeout: float | None = None) -> Snapshot:
+        """The newest complete snapshot."""
+        ...
+
+
+@final
+class ParamStore:
+    """The newest parameters. One learner publishes, one thread delivers, any number read.
+
+    Invariant: what ``latest`` returns lies complete on the actors' device, and its version never
+    falls. An actor that called a jitted policy on arrays still being computed would wait inside
+    the call and hold up the other actors of its device.
+    """
+
+    def __init__(self, device: jax.Device):
+        self._device = device
+        self._copy = jax.jit(lambda params: jax.tree.map(jnp.copy, params))
+        self._changed = threading.Condition()
+        self._offered: Snapshot | None = None  # newest published, perhaps still being computed
+        self._delivered: Snapshot | None = None
+
+    def copy(self, snapshot: Snapshot) -> Snapshot:
+        """The same with parameters of its own, for who keeps them: an evaluation.
+
+        The copy is dispatched here, ahead of the learner's next step, because that step donates
+        the buffers of ``snapshot.params``.
+        """
+        return snapshot._replace(params=self._copy(snapshot.params))
+
+    def publish(self, offer: Snapshot) -> None:
+        """Offers a copy to the actors and returns at once; a newer offer replaces an older."""
+        offer = self.copy(offer)
+        with self._changed:
+            self._offered = offer
+            self._changed.notify_all()
+
+    def deliver(self, timeout: float | None = None) -> bool:
+        """Completes the newest offer; False if there was none within ``timeout`` seconds."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._offered is not None, timeout):
+                return False
+            offer, self._offered = self._offered, None
+        params = jax.block_until_ready(jax.device_put(offer.params, self._device))
+        with self._changed:
+            self._delivered = offer._replace(params=params)
+            self._changed.notify_all()
+        return True
+
+    def latest(self, timeout: float | None = None) -> Snapshot:
+        """The newest delivered snapshot; waits for the first one only.
+
+        Raises:
+          TimeoutError: none was delivered within ``timeout`` seconds.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._delivered is not None, timeout):
+                raise TimeoutError(f"no parameters were delivered within {timeout} s")
+            return self._delivered

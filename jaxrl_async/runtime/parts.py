@@ -1,0 +1,184 @@
+"""The parts of a run, built from its config; who drives them is another matter."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeAlias, final
+
+import jax
+
+from jaxrl_async.agents.agent import Agent
+from jaxrl_async.config import ConfigError, RunConfig
+from jaxrl_async.envs import spaces
+from jaxrl_async.envs.make import EnvFactory
+from jaxrl_async.envs.spaces import ActionBounds
+from jaxrl_async.envs.vector import SerialVectorEnv
+from jaxrl_async.replay.rate_limiter import RateLimiter
+from jaxrl_async.replay.uniform import UniformReplay
+from jaxrl_async.runtime.acting import Act, LocalPolicy, make_act
+from jaxrl_async.runtime.actor import Actor
+from jaxrl_async.runtime.evaluator import Evaluator, lanes_for
+from jaxrl_async.runtime.learner import Learner, make_mesh
+from jaxrl_async.runtime.metrics import Counters
+from jaxrl_async.runtime.params import ParamStore
+from jaxrl_async.runtime.prefetch import Prefetcher
+from jaxrl_async.seeding import Role, integer, sequence
+from jaxrl_async.types import Chunk, EnvSpec, Layout
+
+AgentFactory: TypeAlias = Callable[[Any, EnvSpec], Agent]
+"""``(config, spec) -> agent``: an agent's class."""
+
+
+@final
+class Sink:
+    """The replay behind its rate limiter, with counters."""
+
+    def __init__(self, replay: UniformReplay, limiter: RateLimiter, counters: Counters):
+        self._replay, self._limiter, self._counters = replay, limiter, counters
+
+    def add(self, chunk: Chunk) -> None:
+        """Stores and counts a chunk."""
+        self._replay.add(chunk)
+        self._limiter.insert(chunk.env_steps)
+        self._counters.add(chunk, self._limiter.updates)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """All that acts, keeps, learns and scores."""
+
+    agent: Agent
+    bounds: ActionBounds
+    replay: UniformReplay
+    limiter: RateLimiter
+    counters: Counters
+    learner: Learner
+    prefetcher: Prefetcher
+    store: ParamStore
+    actors: list[Actor]
+    evaluator: Evaluator | None  # None: never scored
+
+
+def build(
+    config: RunConfig,
+    make_agent: AgentFactory,
+    make_env: EnvFactory,
+    make_evaluation_env: EnvFactory,
+    stack: contextlib.ExitStack,
+) -> Parts:
+    """Builds the parts; ``stack`` closes the envs.
+
+    Raises:
+      ConfigError: the env's spaces, the devices or the rate limiter refuse the config.
+    """
+    lanes, count = config.actor.envs_per_actor, config.actor.num_actors
+    envs = [vector_env(make_env, lanes, stack) for _ in range(count)]
+    spec, bounds = spaces.describe(envs[0].single_observation_space, envs[0].single_action_space)
+    agent = make_agent(config.agent, spec)
+    act, device = make_act(agent), acting_device(config)
+    replay, limiter, counters = build_replay(config, spec), build_limiter(config), Counters()
+    learner = build_learner(config, agent)
+    store, sink = ParamStore(device), Sink(replay, limiter, counters)
+    return Parts(
+        agent=agent,
+        bounds=bounds,
+        replay=replay,
+        limiter=limiter,
+        counters=counters,
+        learner=learner,
+        prefetcher=Prefetcher(
+            replay,
+            batch_size=config.learner.batch_size,
+            updates_per_call=config.learner.updates_per_call,
+            sharding=learner.batch_sharding,
+        ),
+        store=store,
+        actors=[
+            Actor(
+                config,
+                agent,
+                index=index,
+                env=env,
+                bounds=bounds,
+                policy=LocalPolicy(act, store, actor_key(config, index, device)),
+                sink=sink,
+            )
+            for index, env in enumerate(envs)
+        ],
+        evaluator=build_evaluator(config, agent, act, bounds, make_evaluation_env, stack),
+    )
+
+
+def vector_env(make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack) -> SerialVectorEnv:
+    """Envs that ``stack`` closes."""
+    env = SerialVectorEnv(make_env, lanes)
+    stack.callback(env.close)
+    return env
+
+
+def acting_device(config: RunConfig) -> jax.Device:
+    """The first device of the platform that actions are computed on."""
+    try:
+        return jax.local_devices(backend=config.actor.device)[0]
+    except RuntimeError as error:
+        raise ConfigError(
+            f"actor.device = {config.actor.device!r}: JAX has no such platform here; use 'cpu'"
+        ) from error
+
+
+def actor_key(config: RunConfig, index: int, device: jax.Device) -> jax.Array:
+    """The key of one actor's exploration, on the device that its actions are computed on."""
+    seed = integer(config.seed, Role.ACTOR_NOISE, index)
+    return jax.device_put(jax.random.key(seed), device)
+
+
+def build_replay(config: RunConfig, spec: EnvSpec) -> UniformReplay:
+    """The replay with its own generator."""
+    seed = sequence(config.seed, Role.REPLAY)
+    return UniformReplay(config.replay.capacity, Layout(spec), seed)
+
+
+def build_limiter(config: RunConfig) -> RateLimiter:
+    """The rate limiter of the run's ratio."""
+    return RateLimiter(
+        config.learner.updates_per_env_step,
+        warmup_steps=config.learner.warmup_steps,
+        slack=config.learner.slack,
+        max_insert=config.actor.envs_per_actor * config.actor.chunk_steps,
+        max_update=config.learner.updates_per_call,
+    )
+
+
+def build_learner(config: RunConfig, agent: Agent) -> Learner:
+    """The learner with a fresh state."""
+    initial = jax.jit(agent.init)(jax.random.key(integer(config.seed, Role.AGENT)))
+    return Learner(
+        agent,
+        initial,
+        batch_size=config.learner.batch_size,
+        updates_per_call=config.learner.updates_per_call,
+        key=jax.random.key(integer(config.seed, Role.LEARNER)),
+        mesh=make_mesh(config.learner.devices),
+    )
+
+
+def build_evaluator(
+    config: RunConfig,
+    agent: Agent,
+    act: Act,
+    bounds: ActionBounds,
+    make_env: EnvFactory,
+    stack: contextlib.ExitStack,
+) -> Evaluator | None:
+    """The evaluator with envs of its own; None where the run is never scored."""
+    if config.evaluation.period == 0:
+        return None
+    env = vector_env(make_env, lanes_for(config.evaluation.episodes), stack)
+    spec, _ = spaces.describe(env.single_observation_space, env.single_action_space)
+    if spec != agent.spec:
+        raise ConfigError(
+            f"evaluation.env = {config.evaluation.env!r}: its spaces are {spec}, the training env's"
+            f" {agent.spec}; use an env with the same spaces"
+        )
+    return Evaluator(config, agent, act, env, bounds, acting_device(config))
