@@ -19,6 +19,7 @@ import optax
 from jaxrl_async import config as check
 from jaxrl_async.agents.agent import Trainable, descend, optimizer, trainable
 from jaxrl_async.nets.heads import QValues
+from jaxrl_async.nets.network import Network
 from jaxrl_async.ops import td
 from jaxrl_async.ops.distributions import epsilon_greedy, softmax_policy
 from jaxrl_async.types import Batch, EnvSpec, Key, Params, UpdateInfo
@@ -96,9 +97,9 @@ class DQN:
         )
 
     @functools.cached_property
-    def q(self) -> QValues:
+    def q(self) -> Network[jax.Array]:
         """Parameters -> [B, A] values."""
-        return QValues(self.spec.action_size, self.config.hidden, self.config.dueling)
+        return Network(QValues(self.spec.action_size, self.config.hidden, self.config.dueling))
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -131,7 +132,7 @@ class DQN:
     def act(self, params: Params, carry: tuple[()], observation: Any, key: Key, explore: jax.Array):
         """Actions [B] int32; ``explore`` [B] is each row's epsilon or temperature."""
         explorer = EXPLORERS[self.config.explorer]
-        return explorer(key, self.q.apply(params, observation), explore), carry
+        return explorer(key, self.q(params, observation), explore), carry
 
     def update(self, state: DQNState, batch: Batch, key: Key) -> tuple[DQNState, UpdateInfo]:
         """One step of the network; every ``target_period`` updates one of its target."""
@@ -150,13 +151,13 @@ class DQN:
     def q_loss(self, params: Params, state: DQNState, batch: Batch):
         """[1] Algorithm 1; with ``double`` the target is [2] Eq. 4."""
         t = batch.transition
-        next_q = self.q.apply(state.target_q, t.next_observation)  # [B, A]
+        next_q = self.q(state.target_q, t.next_observation)  # [B, A]
         if self.config.double:
-            next_q_online = self.q.apply(params, t.next_observation)
+            next_q_online = self.q(params, t.next_observation)
             target = td.double_q_target(t.reward, t.discount, next_q, next_q_online)
         else:
             target = td.q_target(t.reward, t.discount, next_q)
-        value = td.select(self.q.apply(params, t.observation), t.action)  # [B]
+        value = td.select(self.q(params, t.observation), t.action)  # [B]
         td_error = target - value
         loss = jnp.mean(batch.weight * LOSSES[self.config.loss](td_error))
         return loss, (value, td_error)

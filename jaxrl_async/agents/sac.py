@@ -19,7 +19,9 @@ from jaxrl_async import config as check
 from jaxrl_async.agents.agent import Trainable, descend, optimizer, trainable
 from jaxrl_async.nets.ensemble import CriticEnsemble
 from jaxrl_async.nets.heads import TanhNormalPolicy
+from jaxrl_async.nets.network import Network
 from jaxrl_async.ops import td
+from jaxrl_async.ops.distributions import TanhNormal
 from jaxrl_async.types import Batch, EnvSpec, Key, Params, UpdateInfo
 
 
@@ -78,14 +80,14 @@ class SAC:
         )
 
     @functools.cached_property
-    def policy(self) -> TanhNormalPolicy:
+    def policy(self) -> Network[TanhNormal]:
         """Parameters -> distribution over actions."""
-        return TanhNormalPolicy(self.spec.action_size, self.config.hidden)
+        return Network(TanhNormalPolicy(self.spec.action_size, self.config.hidden))
 
     @functools.cached_property
-    def critic(self) -> CriticEnsemble:
+    def critic(self) -> Network[jax.Array]:
         """Parameters -> [N, B] values."""
-        return CriticEnsemble(self.config.num_critics, self.config.hidden)
+        return Network(CriticEnsemble(self.config.num_critics, self.config.hidden))
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -127,7 +129,7 @@ class SAC:
 
     def act(self, params: Params, carry: tuple[()], observation: Any, key: Key, explore: jax.Array):
         """Actions [B, A], each row's spread scaled by ``explore`` [B]."""
-        return self.policy.apply(params, observation).sample(key, explore), carry
+        return self.policy(params, observation).sample(key, explore), carry
 
     def update(self, state: SACState, batch: Batch, key: Key) -> tuple[SACState, UpdateInfo]:
         """Critics and their targets, then policy and temperature against the new critics."""
@@ -141,7 +143,9 @@ class SAC:
         target_critic = optax.incremental_update(
             critic.params, state.target_critic, self.config.tau
         )
-        state = state.replace(step=state.step + 1, critic=critic, target_critic=target_critic)
+        state = dataclasses.replace(
+            state, step=state.step + 1, critic=critic, target_critic=target_critic
+        )
 
         actor, actor_loss, entropy = descend(
             lambda params: self.actor_loss(params, state, batch, actor_key),
@@ -160,26 +164,28 @@ class SAC:
             "entropy": entropy,
             "temperature": jnp.exp(log_alpha.params),
         }
-        return state.replace(actor=actor, log_alpha=log_alpha), UpdateInfo(metrics, td_error)
+        return dataclasses.replace(state, actor=actor, log_alpha=log_alpha), UpdateInfo(
+            metrics, td_error
+        )
 
     def critic_loss(self, params: Params, state: SACState, batch: Batch, key: Key):
         """[1] Eq. 5, with the smaller of two target critics as in its section 5."""
         t = batch.transition
-        next_policy = self.policy.apply(state.actor.params, t.next_observation)
+        next_policy = self.policy(state.actor.params, t.next_observation)
         next_action, next_log_prob = next_policy.sample_and_log_prob(key)
-        next_q = self.critic.apply(state.target_critic, t.next_observation, next_action)  # [N, B]
+        next_q = self.critic(state.target_critic, t.next_observation, next_action)  # [N, B]
         bonus = -jnp.exp(state.log_alpha.params) * next_log_prob
         target = td.clipped_double_q_target(t.reward, t.discount, next_q, bonus)
 
-        q = self.critic.apply(params, t.observation, t.action)  # [N, B]
+        q = self.critic(params, t.observation, t.action)  # [N, B]
         loss, td_error = td.ensemble_squared_error(q, target, batch.weight)
         return loss, (q, td_error)
 
     def actor_loss(self, params: Params, state: SACState, batch: Batch, key: Key):
         """[1] Eq. 7; its aux is the entropy of the policy on this batch."""
         observation = batch.transition.observation
-        action, log_prob = self.policy.apply(params, observation).sample_and_log_prob(key)
-        q = self.critic.apply(state.critic.params, observation, action)  # [N, B]
+        action, log_prob = self.policy(params, observation).sample_and_log_prob(key)
+        q = self.critic(state.critic.params, observation, action)  # [N, B]
         alpha = jnp.exp(state.log_alpha.params)
         return jnp.mean(alpha * log_prob - jnp.min(q, axis=0)), -jnp.mean(log_prob)
 

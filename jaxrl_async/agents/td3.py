@@ -20,6 +20,7 @@ from jaxrl_async import config as check
 from jaxrl_async.agents.agent import Trainable, descend, optimizer, trainable
 from jaxrl_async.nets.ensemble import CriticEnsemble
 from jaxrl_async.nets.heads import DeterministicPolicy
+from jaxrl_async.nets.network import Network
 from jaxrl_async.ops import td
 from jaxrl_async.ops.distributions import gaussian_noise
 from jaxrl_async.types import Batch, EnvSpec, Key, Params, UpdateInfo
@@ -90,19 +91,19 @@ class TD3:
         )
 
     @functools.cached_property
-    def policy(self) -> DeterministicPolicy:
+    def policy(self) -> Network[jax.Array]:
         """Parameters -> actions."""
-        return DeterministicPolicy(self.spec.action_size, self.config.hidden)
+        return Network(DeterministicPolicy(self.spec.action_size, self.config.hidden))
 
     @functools.cached_property
-    def critic(self) -> CriticEnsemble:
+    def critic(self) -> Network[jax.Array]:
         """Parameters -> [N, B] values."""
-        return CriticEnsemble(self.config.num_critics, self.config.hidden)
+        return Network(CriticEnsemble(self.config.num_critics, self.config.hidden))
 
     @functools.cached_property
-    def first_critic(self) -> CriticEnsemble:
+    def first_critic(self) -> Network[jax.Array]:
         """The one critic that the policy ascends."""
-        return CriticEnsemble(1, self.config.hidden)
+        return Network(CriticEnsemble(1, self.config.hidden))
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
@@ -138,7 +139,7 @@ class TD3:
 
     def act(self, params: Params, carry: tuple[()], observation: Any, key: Key, explore: jax.Array):
         """Actions [B, A], each row with noise of standard deviation ``explore`` [B]."""
-        return gaussian_noise(key, self.policy.apply(params, observation), explore), carry
+        return gaussian_noise(key, self.policy(params, observation), explore), carry
 
     def update(self, state: TD3State, batch: Batch, key: Key) -> tuple[TD3State, UpdateInfo]:
         """Critics; every ``actor_period`` updates also policy and targets: [1], Algorithm 1."""
@@ -147,7 +148,7 @@ class TD3:
             state.critic,
             self.optimizer,
         )
-        state = state.replace(step=state.step + 1, critic=critic)
+        state = dataclasses.replace(state, step=state.step + 1, critic=critic)
 
         state, actor_loss = jax.lax.cond(
             state.step % self.config.actor_period == 0,
@@ -162,12 +163,12 @@ class TD3:
         actor, actor_loss, _ = descend(
             lambda params: self.actor_loss(params, state, batch), state.actor, self.optimizer
         )
-        target_actor, target_critic = optax.incremental_update(
-            (actor.params, state.critic.params),
-            (state.target_actor, state.target_critic),
-            self.config.tau,
+        tau = self.config.tau
+        target_actor = optax.incremental_update(actor.params, state.target_actor, tau)
+        target_critic = optax.incremental_update(state.critic.params, state.target_critic, tau)
+        state = dataclasses.replace(
+            state, actor=actor, target_actor=target_actor, target_critic=target_critic
         )
-        state = state.replace(actor=actor, target_actor=target_actor, target_critic=target_critic)
         return state, actor_loss
 
     def critic_loss(self, params: Params, state: TD3State, batch: Batch, key: Key):
@@ -175,18 +176,18 @@ class TD3:
         t = batch.transition
         clip = self.config.target_noise_clip
         noise = self.config.target_noise * jax.random.normal(key, t.action.shape)
-        next_action = self.policy.apply(state.target_actor, t.next_observation)
+        next_action = self.policy(state.target_actor, t.next_observation)
         next_action = jnp.clip(next_action + jnp.clip(noise, -clip, clip), -1.0, 1.0)
-        next_q = self.critic.apply(state.target_critic, t.next_observation, next_action)  # [N, B]
+        next_q = self.critic(state.target_critic, t.next_observation, next_action)  # [N, B]
         target = td.clipped_double_q_target(t.reward, t.discount, next_q)
 
-        q = self.critic.apply(params, t.observation, t.action)  # [N, B]
+        q = self.critic(params, t.observation, t.action)  # [N, B]
         loss, td_error = td.ensemble_squared_error(q, target, batch.weight)
         return loss, (q, td_error)
 
     def actor_loss(self, params: Params, state: TD3State, batch: Batch):
         """Minus the first critic's value of the policy's actions: [1], Algorithm 1."""
         observation = batch.transition.observation
-        action = self.policy.apply(params, observation)
+        action = self.policy(params, observation)
         first = jax.tree.map(lambda leaf: leaf[:1], state.critic.params)
-        return -jnp.mean(self.first_critic.apply(first, observation, action)), None
+        return -jnp.mean(self.first_critic(first, observation, action)), None

@@ -23,7 +23,10 @@ class SerialVectorEnv(gym.vector.VectorEnv):
     def __init__(self, make_env: Callable[[], gym.Env], num_envs: int):
         self.envs = [make_env() for _ in range(num_envs)]
         self.num_envs = num_envs
-        self.metadata = {**self.envs[0].metadata, "autoreset_mode": AutoresetMode.DISABLED}
+        self.metadata = {
+            **(self.envs[0].metadata or {}),
+            "autoreset_mode": AutoresetMode.DISABLED,
+        }
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -44,7 +47,7 @@ class SerialVectorEnv(gym.vector.VectorEnv):
         seeds = [seed] * self.num_envs if seed is None else seed
         if isinstance(seeds, int):
             seeds = [seeds + lane for lane in range(self.num_envs)]
-        for lane in np.flatnonzero(mask):
+        for lane in np.flatnonzero(mask).tolist():
             observation, _ = self.envs[lane].reset(seed=seeds[lane], options=options or None)
             self._write(lane, observation)
         return self._observation.copy(), {}
@@ -57,7 +60,7 @@ class SerialVectorEnv(gym.vector.VectorEnv):
         reward = np.zeros(self.num_envs)
         terminated, truncated = np.zeros(self.num_envs, bool), np.zeros(self.num_envs, bool)
         success = np.full(self.num_envs, np.nan)
-        for lane in range(self.num_envs) if mask is None else np.flatnonzero(mask):
+        for lane in range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist():
             observation, reward[lane], terminated[lane], truncated[lane], info = self.envs[
                 lane
             ].step(actions[lane])

@@ -36,7 +36,7 @@ class CriticEnsemble(nn.Module):
             Critic,
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=None,
+            in_axes=None,  # pyright: ignore[reportArgumentType]  # shared; flax says int
             axis_size=self.num_critics,
         )
         return critics(self.hidden)(observation, action)

@@ -132,7 +132,10 @@ class Actor:
         ]
         self._episodes += mask
         # Gymnasium pops the mask out of the dict it is given: each reset gets a new one.
-        observation, _ = self._env.reset(seed=seeds, options={"reset_mask": mask})
+        observation, _ = self._env.reset(
+            seed=seeds,  # pyright: ignore[reportArgumentType]  # vector envs take one a lane
+            options={"reset_mask": mask},
+        )
         self._carry = begin(self._carry, self._agent.initial_carry(len(mask)), mask)
         return as_declared(observation)
 

@@ -39,12 +39,16 @@ class Evaluation(NamedTuple):
     def values(self) -> dict[str, float]:
         """What recorders get."""
         n = len(self.returns)
-        names = ("return_mean", "return_std", "return_min", "return_max")
-        found = [f(self.returns) if n else np.nan for f in (np.mean, np.std, np.min, np.max)]
-        values = dict(zip(names, found, strict=True))
-        values["length_mean"] = np.mean(self.lengths) if n else np.nan
-        values["success_mean"] = np.mean(self.successes) if n else np.nan
-        values["episodes"], values["version"] = n, self.snapshot.version
+        values = {
+            "return_mean": np.mean(self.returns) if n else np.nan,
+            "return_std": np.std(self.returns) if n else np.nan,
+            "return_min": np.min(self.returns) if n else np.nan,
+            "return_max": np.max(self.returns) if n else np.nan,
+            "length_mean": np.mean(self.lengths) if n else np.nan,
+            "success_mean": np.mean(self.successes) if n else np.nan,
+            "episodes": n,
+            "version": self.snapshot.version,
+        }
         return {f"evaluation/{name}": float(value) for name, value in values.items()}
 
 
@@ -63,16 +67,16 @@ class Evaluator:
         act: Act,
         env: SerialVectorEnv,
         bounds: ActionBounds,
-        device: jax.Device,
+        placement: jax.sharding.Sharding,
     ):
         self._config, self._seed = config.evaluation, config.seed
         self._agent, self._act, self._env, self._bounds = agent, act, env, bounds
-        self._device = device
-        self._key = jax.device_put(jax.random.key(0), device)  # greedy actions draw nothing
+        self._placement = placement
+        self._key = jax.device_put(jax.random.key(0), placement)  # greedy actions draw nothing
 
     def evaluate(self, snapshot: Snapshot) -> Evaluation:
         """Plays and scores; what has not ended within the time limit is not reported."""
-        params = jax.device_put(snapshot.params, self._device)
+        params = jax.device_put(snapshot.params, self._placement)
         lanes, episodes = self._env.num_envs, self._config.episodes
         deadline = time.monotonic() + self._config.time_limit
         episode = np.arange(lanes)  # which episode each lane plays

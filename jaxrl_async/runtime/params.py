@@ -32,11 +32,11 @@ class ParamStore:
 
     Invariant: what ``latest`` returns lies complete on the actors' device, and its version never
     falls. An actor that called a jitted policy on arrays still being computed would wait inside
-    the call and hold up the other actors of its device.
+    the call and hold up the other actors of its device. ``placement`` is that device.
     """
 
-    def __init__(self, device: jax.Device):
-        self._device = device
+    def __init__(self, placement: jax.sharding.Sharding):
+        self._placement = placement
         self._copy = jax.jit(lambda params: jax.tree.map(jnp.copy, params))
         self._changed = threading.Condition()
         self._offered: Snapshot | None = None  # newest published, perhaps still being computed
@@ -63,7 +63,8 @@ class ParamStore:
             if not self._changed.wait_for(lambda: self._offered is not None, timeout):
                 return False
             offer, self._offered = self._offered, None
-        params = jax.block_until_ready(jax.device_put(offer.params, self._device))
+        assert offer is not None
+        params = jax.block_until_ready(jax.device_put(offer.params, self._placement))
         with self._changed:
             self._delivered = offer._replace(params=params)
             self._changed.notify_all()
@@ -78,4 +79,5 @@ class ParamStore:
         with self._changed:
             if not self._changed.wait_for(lambda: self._delivered is not None, timeout):
                 raise TimeoutError(f"no parameters were delivered within {timeout} s")
+            assert self._delivered is not None
             return self._delivered

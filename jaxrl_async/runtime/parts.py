@@ -76,10 +76,10 @@ def build(
     envs = [vector_env(make_env, lanes, stack) for _ in range(count)]
     spec, bounds = spaces.describe(envs[0].single_observation_space, envs[0].single_action_space)
     agent = make_agent(config.agent, spec)
-    act, device = make_act(agent), acting_device(config)
+    act, placement = make_act(agent), acting_placement(config)
     replay, limiter, counters = build_replay(config, spec), build_limiter(config), Counters()
     learner = build_learner(config, agent)
-    store, sink = ParamStore(device), Sink(replay, limiter, counters)
+    store, sink = ParamStore(placement), Sink(replay, limiter, counters)
     return Parts(
         agent=agent,
         bounds=bounds,
@@ -101,7 +101,7 @@ def build(
                 index=index,
                 env=env,
                 bounds=bounds,
-                policy=LocalPolicy(act, store, actor_key(config, index, device)),
+                policy=LocalPolicy(act, store, actor_key(config, index, placement)),
                 sink=sink,
             )
             for index, env in enumerate(envs)
@@ -117,20 +117,21 @@ def vector_env(make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack) ->
     return env
 
 
-def acting_device(config: RunConfig) -> jax.Device:
+def acting_placement(config: RunConfig) -> jax.sharding.Sharding:
     """The first device of the platform that actions are computed on."""
     try:
-        return jax.local_devices(backend=config.actor.device)[0]
+        device = jax.local_devices(backend=config.actor.device)[0]
     except RuntimeError as error:
         raise ConfigError(
             f"actor.device = {config.actor.device!r}: JAX has no such platform here; use 'cpu'"
         ) from error
+    return jax.sharding.SingleDeviceSharding(device)
 
 
-def actor_key(config: RunConfig, index: int, device: jax.Device) -> jax.Array:
+def actor_key(config: RunConfig, index: int, placement: jax.sharding.Sharding) -> jax.Array:
     """The key of one actor's exploration, on the device that its actions are computed on."""
     seed = integer(config.seed, Role.ACTOR_NOISE, index)
-    return jax.device_put(jax.random.key(seed), device)
+    return jax.device_put(jax.random.key(seed), placement)
 
 
 def build_replay(config: RunConfig, spec: EnvSpec) -> UniformReplay:
@@ -181,4 +182,4 @@ def build_evaluator(
             f"evaluation.env = {config.evaluation.env!r}: its spaces are {spec}, the training env's"
             f" {agent.spec}; use an env with the same spaces"
         )
-    return Evaluator(config, agent, act, env, bounds, acting_device(config))
+    return Evaluator(config, agent, act, env, bounds, acting_placement(config))

@@ -106,7 +106,9 @@ class Policy:
         arrays = {name: np.asarray(leaf) for name, leaf in flatten(self.params).items()}
         partial = path.with_name(path.name + ".partial")
         with open(partial, "wb") as file:
-            np.savez(file, meta=np.frombuffer(text.encode(), np.uint8), **arrays)
+            np.savez(
+                file, allow_pickle=False, meta=np.frombuffer(text.encode(), np.uint8), **arrays
+            )
         os.replace(partial, path)
 
     @classmethod
@@ -139,8 +141,7 @@ class Policy:
         spec = meta.pop("spec")
         spec = EnvSpec(read_spec(spec["observation"]), spec["action_size"], spec["discrete"])
         agent = make_agent(replace(config, meta.pop("agent")), spec)
-        lists = meta.pop("bounds")
-        bounds = ActionBounds(*(tuple(v) if isinstance(v, list) else v for v in lists.values()))
+        bounds = read_bounds(meta.pop("bounds"))
         params = unflatten(arrays)
         check_same_shapes(path, agent, params)
         return cls(agent, params, bounds, meta)
@@ -208,6 +209,12 @@ def read_spec(value: Any) -> Any:
     if isinstance(value[1], str):
         return ArraySpec(tuple(value[0]), value[1])
     return tuple((name, read_spec(part)) for name, part in value)
+
+
+def read_bounds(value: Mapping[str, Any]) -> ActionBounds:
+    """Action bounds out of JSON's lists."""
+    low, high, shape = (tuple(value[name]) for name in ("low", "high", "shape"))
+    return ActionBounds(low, high, shape, value["dtype"], value["start"])
 
 
 def versions() -> dict[str, str]:
