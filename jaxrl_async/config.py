@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 
-class ConfigError(ValueError):
-    """A setting that cannot work; the message names the field, the value and the remedy."""
+class ConfigError(Exception):
+    """A setting that cannot work; the message names the field, the value and the remedy.
+
+    Not a ``ValueError``: command-line parsers take those for their own and wrap them.
+    """
 
 
 def require(condition: bool, name: str, value: Any, remedy: str) -> None:

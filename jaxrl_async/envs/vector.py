@@ -24,16 +24,15 @@ class SerialVectorEnv(gym.vector.VectorEnv):
         self.envs = [make_env() for _ in range(num_envs)]
         self.num_envs = num_envs
         self.metadata = {
-            **(self.envs[0].metadata or {}),
+            **self.envs[0].metadata,
             "autoreset_mode": AutoresetMode.DISABLED,
         }
         self.single_observation_space = self.envs[0].observation_space
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._observation = np.zeros(
-            (num_envs, *self.single_observation_space.shape), self.single_observation_space.dtype
-        )
+        shape, dtype = self.single_observation_space.shape, self.single_observation_space.dtype
+        self._observation = np.zeros((num_envs, *(shape or ())), dtype)
 
     def reset(
         self,

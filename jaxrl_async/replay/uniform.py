@@ -5,7 +5,7 @@ from typing import final
 import numpy as np
 
 from jaxrl_async.replay.ring import Ring
-from jaxrl_async.types import Chunk, Layout, Sample
+from jaxrl_async.types import Chunk, Layout, Sample, Transition
 
 
 @final
@@ -24,6 +24,11 @@ class UniformReplay:
     def add(self, chunk: Chunk) -> None:
         """Stores a chunk's transitions, all of them or, where one has a wrong shape, none."""
         self._ring.add(self._layout.pack(chunk.windows.transitions))
+
+    def contents(self) -> Transition:
+        """Copies of all kept transitions, oldest first."""
+        ids = np.arange(self._ring.oldest, self._ring.total)
+        return self._layout.unpack(self._ring.take(ids))
 
     def sample(self, batches: int, size: int) -> Sample:
         """``batches`` batches of ``size`` transitions, in memory that nobody else holds.

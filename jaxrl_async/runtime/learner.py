@@ -5,7 +5,6 @@ is split over a mesh, XLA inserts the all-reduce.
 """
 
 import collections
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar, final
 
 import jax
@@ -98,7 +97,7 @@ class Learner(Generic[State]):
         self._state: State = copy(state)
         self._key = jax.device_put(key, replicated)
         self._step = make_train_step(agent, self._layout, mesh)
-        self._compiled: Callable[..., Any] | None = None
+        self._compiled: jax.stages.Compiled | None = None
         self._in_flight: collections.deque[jax.Array] = collections.deque()
         self.metric_names = self._metric_names()
         self._sum = np.zeros(len(self.metric_names))
@@ -120,6 +119,12 @@ class Learner(Generic[State]):
         if self._compiled is None:
             rows, weight = self._sample_shapes(self._shape)
             self._compiled = self._step.lower(self._state, rows, weight, self._key).compile()
+
+    def flops_per_update(self) -> float:
+        """Floating-point operations of one update by XLA's count, which takes a loop once."""
+        self.compile()
+        assert self._compiled is not None
+        return float(self._compiled.cost_analysis()["flops"])
 
     def step(self, rows: dict[str, jax.Array], weight: jax.Array) -> jax.Array:
         """K updates on rows ``dtype -> [K, B, width]``; returns their td_error [K, B].

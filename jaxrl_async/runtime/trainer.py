@@ -90,14 +90,14 @@ class Trainer:
     @property
     def state(self) -> Any:
         """The agent's state after the last update."""
-        return self._parts.learner.state
+        return self.parts.learner.state
 
     def run(self) -> Summary:
         """Trains to ``config.env_steps``; raises what went wrong."""
-        self._directory = RunDirectory(self.config)
         with contextlib.ExitStack() as stack:
             factories = self._make_agent, self._make_env, self._make_evaluation_env
-            self._parts = build(self.config, *factories, stack)
+            self.parts = build(self.config, *factories, stack)
+            self._directory = RunDirectory(self.config)
             self._records = MultiRecorder(CSVRecorder(self._directory.path), self._recorder)
             self._records.start(to_json(self.config))
             stack.callback(self._records.close)
@@ -107,7 +107,7 @@ class Trainer:
 
     def _lockstep(self) -> Summary:
         """Actors and learner in turn: whenever a whole call of updates is owed, it is made."""
-        parts, budget = self._parts, self.config.env_steps
+        parts, budget = self.parts, self.config.env_steps
         self._clock, self._best = Clock(budget), None
         self._published = self._offered_at = 0
         with self._clock.measure("learning"):
@@ -126,7 +126,7 @@ class Trainer:
 
     def _learn(self) -> None:
         """Makes the whole calls that are owed, handing parameters over when they are due."""
-        parts, calls = self._parts, self.config.learner.updates_per_call
+        parts, calls = self.parts, self.config.learner.updates_per_call
         with self._clock.measure("learning"):
             while parts.limiter.owed() >= calls:
                 rows, weight, _ = parts.prefetcher.fetch()
@@ -139,19 +139,19 @@ class Trainer:
 
     def _snapshot(self) -> Snapshot:
         """The newest parameters; their buffers live until the learner's next step."""
-        parts, env_steps = self._parts, self._parts.limiter.env_steps
+        parts, env_steps = self.parts, self.parts.limiter.env_steps
         params = parts.agent.actor_params(parts.learner.state)
         return Snapshot(parts.learner.updates, env_steps, parts.agent.explore(env_steps), params)
 
     def _publish(self) -> None:
         snapshot = self._snapshot()
-        self._parts.store.publish(snapshot)
-        self._parts.store.deliver()
+        self.parts.store.publish(snapshot)
+        self.parts.store.deliver()
         self._published, self._offered_at = snapshot.version, snapshot.env_steps
 
     def _finish(self) -> Summary:
         """How a run ends: the owed updates, the last version published, scored and kept."""
-        parts = self._parts
+        parts = self.parts
         for actor in parts.actors:
             actor.flush()
         self._learn()
@@ -159,7 +159,7 @@ class Trainer:
         self._publish()
         self._record_train()
         self._evaluate()
-        last = self._parts.store.latest()
+        last = self.parts.store.latest()
         score = self.evaluations[-1].score if self.evaluations else math.nan
         self._directory.save_policy(LAST, parts, last, score)
         self._record_timing()
@@ -169,10 +169,10 @@ class Trainer:
 
     def _report(self) -> None:
         """Records and evaluations that are due, by env steps; the clock's by the clock."""
-        env_steps, before = self._parts.limiter.env_steps, self._reported_at
+        env_steps, before = self.parts.limiter.env_steps, self._reported_at
         self._reported_at = env_steps
         if crossed(self.config.record_period, before, env_steps):
-            self._parts.learner.finish()
+            self.parts.learner.finish()
             self._record_train()
         if crossed(self.config.evaluation.period, before, env_steps):
             self._evaluate()
@@ -182,7 +182,7 @@ class Trainer:
     _reported_at = 0
 
     def _record_train(self) -> None:
-        parts = self._parts
+        parts = self.parts
         values = {"train/updates": float(parts.learner.done)}
         values |= {f"train/{k}": v for k, v in parts.learner.take_metrics().items()}
         values |= parts.counters.take()
@@ -192,12 +192,12 @@ class Trainer:
         self._records.record("train", parts.limiter.env_steps, values)
 
     def _record_timing(self) -> None:
-        env_steps, updates = self._parts.limiter.env_steps, self._parts.learner.done
+        env_steps, updates = self.parts.limiter.env_steps, self.parts.learner.done
         self._records.record("timing", env_steps, self._clock.take(env_steps, updates))
 
     def _evaluate(self) -> None:
         """Scores the newest parameters, and keeps them if they are the best so far."""
-        parts = self._parts
+        parts = self.parts
         if parts.evaluator is None:
             return
         with self._clock.measure("evaluating"):
@@ -210,7 +210,7 @@ class Trainer:
             self._directory.save_policy(BEST, parts, evaluation.snapshot, evaluation.score)
 
     def _summary(self, reason: str, score: float) -> Summary:
-        parts, best = self._parts, self._best
+        parts, best = self.parts, self._best
         return Summary(
             agent=self.config.agent_name,
             env=self.config.env,
