@@ -91,6 +91,7 @@ def verdict(name: str, mode: str = "lockstep") -> str:
 
 def main(rows: tyro.conf.Positional[tuple[str, ...]], seeds: tuple[int, ...] = (0, 1, 2)) -> None:
     """Runs the seeds of the rows, one after the other."""
+    RESULTS.mkdir(exist_ok=True)
     for name in rows:
         for seed in seeds:
             line = run_seed(name, seed)

@@ -96,6 +96,7 @@ def main(
 ) -> None:
     """Measures each agent at each K, alternating with the matrix products."""
     ceiling = make_ceiling()
+    RESULTS.mkdir(exist_ok=True)
     for name in agents:
         learners = {k: make_learner(name, k) for k in UPDATES_PER_CALL}
         for learner, call in learners.values():

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl_async.agents import AGENTS
     from jaxrl_async.api import RunResult, evaluate_policy, train
-    from jaxrl_async.config import ConfigError, RunConfig
+    from jaxrl_async.checks import ConfigError
+    from jaxrl_async.config import RunConfig
     from jaxrl_async.runtime.policy import Policy
     from jaxrl_async.runtime.trainer import Summary, Trainer
 
 _HOMES = {
     "AGENTS": "agents",
-    "ConfigError": "config",
+    "ConfigError": "checks",
     "Policy": "runtime.policy",
     "RunConfig": "config",
     "RunResult": "api",

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command not in commands:
         print(f"error: no command {command!r}\n{USAGE}", end="", file=sys.stderr)
         return 2
-    from jaxrl_async.config import ConfigError
+    from jaxrl_async.checks import ConfigError
 
     try:
         return commands[command](rest)
@@ -39,7 +39,8 @@ def train(arguments: list[str]) -> int:
     import tyro
 
     from jaxrl_async.agents import run_config
-    from jaxrl_async.config import ConfigError, RunConfig
+    from jaxrl_async.checks import ConfigError
+    from jaxrl_async.config import RunConfig
 
     if len(arguments) < 2 or arguments[0].startswith("-") or arguments[1].startswith("-"):
         raise ConfigError("train needs an agent and an env: train sac Pendulum-v1 [--help]")
@@ -81,9 +82,9 @@ def evaluate(arguments: list[str]) -> int:
 def show(arguments: list[str]) -> int:
     """``list``: the agents and the tasks that they are tuned for."""
     from jaxrl_async.agents import AGENTS
-    from jaxrl_async.config import ConfigError
+    from jaxrl_async.checks import ConfigError
 
-    if arguments:
+    if arguments and arguments[0] not in ("-h", "--help"):
         raise ConfigError(f"list takes no arguments, got {' '.join(arguments)}")
     for name, preset in AGENTS.items():
         print(f"{name:<6} {preset.summary}")

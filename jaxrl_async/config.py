@@ -8,75 +8,19 @@ agent (``jaxrl_async/agents``); ``RunConfig.agent`` is any frozen dataclass.
 import dataclasses
 import difflib
 import itertools
-import json
-import math
-import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-
-class ConfigError(Exception):
-    """A setting that cannot work; the message names the field, the value and the remedy.
-
-    Not a ``ValueError``: command-line parsers take those for their own and wrap them.
-    """
-
-
-def require(condition: bool, name: str, value: Any, remedy: str) -> None:
-    """Raises ``ConfigError`` unless ``condition`` holds."""
-    if not condition:
-        raise ConfigError(f"{name} = {value!r}: {remedy}")
-
-
-def _each(config: Any, names: Iterable[str], valid: Callable[[Any], bool], remedy: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        require(valid(value), f"{type(config).__name__}.{name}", value, remedy)
-
-
-def _is_number(value: Any) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(value)
-
-
-def _is_whole(value: Any, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-
-
-def whole(config: Any, minimum: int, *names: str) -> None:
-    """Requires the named fields of ``config`` to be integers of at least ``minimum``."""
-    _each(config, names, lambda v: _is_whole(v, minimum), f"use an integer >= {minimum}")
-
-
-def at_least(config: Any, minimum: float, *names: str) -> None:
-    """Requires the named fields of ``config`` to be finite numbers of at least ``minimum``."""
-    _each(config, names, lambda v: _is_number(v) and v >= minimum, f"use a number >= {minimum}")
-
-
-def positive(config: Any, *names: str) -> None:
-    """Requires the named fields of ``config`` to be finite numbers above 0."""
-    _each(config, names, lambda v: _is_number(v) and v > 0, "use a number above 0")
-
-
-def fraction(config: Any, *names: str) -> None:
-    """Requires the named fields of ``config`` to be numbers from 0 to 1."""
-    _each(config, names, lambda v: _is_number(v) and 0 <= v <= 1, "use a number from 0 to 1")
-
-
-def one_of(config: Any, choices: Iterable[str], *names: str) -> None:
-    """Requires the named fields of ``config`` to be among ``choices``."""
-    _each(config, names, lambda v: v in choices, f"use one of {', '.join(choices)}")
-
-
-def layer_sizes(config: Any, *names: str) -> None:
-    """Requires the named fields of ``config`` to be non-empty tuples of widths."""
-    _each(
-        config,
-        names,
-        lambda v: isinstance(v, tuple) and len(v) > 0 and all(_is_whole(w, 1) for w in v),
-        "use a tuple of layer widths such as (256, 256)",
-    )
+from jaxrl_async.checks import (
+    ConfigError,
+    at_least,
+    finite,
+    of_type,
+    positive,
+    require,
+    whole,
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +50,8 @@ class ActorConfig:
     """Lane i of N explores with explore ** (1 + ladder i / (N - 1)); 7 is Ape-X's; 0: all alike."""
     random_steps: int = 1_000
     """Env steps of uniformly random actions at the start, shared out over the actors."""
+    max_policy_lag: int | None = None
+    """Updates; an actor whose policy is behind by more waits for a newer one. None: no bound."""
     device: str = "cpu"
     """JAX platform that actions are computed on; small policies act fastest beside the envs."""
 
@@ -113,6 +59,9 @@ class ActorConfig:
         whole(self, 1, "num_actors", "envs_per_actor", "chunk_steps")
         whole(self, 0, "random_steps")
         at_least(self, 0, "ladder")
+        of_type(self, str, "use the name of a JAX platform such as 'cpu'", "device")
+        if self.max_policy_lag is not None:
+            whole(self, 1, "max_policy_lag")
 
 
 @dataclass(frozen=True)
@@ -121,12 +70,12 @@ class LearnerConfig:
 
     batch_size: int = 256
     """Transitions per update."""
-    updates_per_env_step: float = 1.0
-    """Update-to-data ratio, held by the rate limiter."""
+    updates_per_env_step: float | None = 1.0
+    """Update-to-data ratio, held by the rate limiter; None: free-running after the warm-up."""
     warmup_steps: int = 1_000
     """Env steps before the first update."""
     slack: float | None = None
-    """How far actors and learner may drift apart, in updates; None: twice the least possible."""
+    """How far actors and learner may drift apart, in updates; None: 2 (insert * ratio + K)."""
     updates_per_call: int = 1
     """Updates in one compiled call."""
     publish_period: int = 1
@@ -137,7 +86,8 @@ class LearnerConfig:
     def __post_init__(self):
         whole(self, 1, "batch_size", "updates_per_call", "publish_period", "devices")
         whole(self, 0, "warmup_steps")
-        positive(self, "updates_per_env_step")
+        if self.updates_per_env_step is not None:
+            positive(self, "updates_per_env_step")
         if self.slack is not None:
             positive(self, "slack")
         require(
@@ -167,6 +117,27 @@ class EvaluationConfig:
         whole(self, 0, "period")
         whole(self, 1, "episodes", "max_episode_steps")
         positive(self, "time_limit")
+        of_type(self, str | None, "use a Gymnasium id or None", "env")
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """What ends a run before its budget of env steps, whichever comes first."""
+
+    updates: int | None = None
+    """Updates made; None: no bound."""
+    seconds: float | None = None
+    """Seconds since the start; None: no bound."""
+    score: float | None = None
+    """Mean return of an evaluation that reaches it; None: no bound."""
+
+    def __post_init__(self):
+        if self.updates is not None:
+            whole(self, 1, "updates")
+        if self.seconds is not None:
+            positive(self, "seconds")
+        if self.score is not None:
+            finite(self, "score")
 
 
 Agent = TypeVar("Agent")
@@ -186,6 +157,8 @@ class RunConfig(Generic[Agent]):
     """The run's only seed; everything random derives from it."""
     env_steps: int = 1_000_000
     """Budget: env steps over all actors."""
+    lockstep: bool = False
+    """One thread, actors and learner in turn, the same bits each time; for tests and papers."""
     directory: str | None = None
     """Where the run writes; None: a new directory under runs/."""
     record_period: int = 1_000
@@ -200,8 +173,18 @@ class RunConfig(Generic[Agent]):
     """How updates are made."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """How the policy is scored."""
+    stop: StopConfig = StopConfig()
+    """What ends the run early."""
 
     def __post_init__(self):
+        of_type(self, str, "use a string", "env", "agent_name")
+        of_type(self, str | None, "use a path as a string, or None", "directory")
+        of_type(self, bool, "use True or False", "lockstep")
+        of_type(self, Mapping, "use a dict of keywords", "env_options")
+        for part in dataclasses.fields(self):
+            if dataclasses.is_dataclass(part.default):
+                kind = type(part.default)
+                of_type(self, kind, f"use a {kind.__name__}", part.name)
         require(
             dataclasses.is_dataclass(self.agent) and not isinstance(self.agent, type),
             "RunConfig.agent",
@@ -226,12 +209,41 @@ class RunConfig(Generic[Agent]):
             learner.warmup_steps,
             f"use fewer than env_steps = {self.env_steps}, or no update would ever be made",
         )
-        vector_step = self.actor.envs_per_actor * self.actor.chunk_steps
+        # Before a lane has made n steps the replay may be empty.
+        first = self.actor.num_actors * self.actor.envs_per_actor * (self.replay.n_step - 1)
         require(
-            vector_step <= capacity,
+            learner.warmup_steps >= first,
+            "learner.warmup_steps",
+            learner.warmup_steps,
+            f"use at least num_actors * envs_per_actor * (n_step - 1) = {first}, before which no"
+            " window is finished",
+        )
+        require(
+            not (self.lockstep and learner.updates_per_env_step is None),
+            "learner.updates_per_env_step",
+            None,
+            "use a number in lockstep, where nothing else says whose turn it is",
+        )
+        self._check_lag_can_be_held()
+        # Where an episode ends, up to n windows end in one step.
+        steps = self.actor.chunk_steps + self.replay.n_step - 1
+        largest = self.actor.envs_per_actor * steps
+        require(
+            largest <= capacity,
             "replay.capacity",
             capacity,
-            f"use at least actor.envs_per_actor * actor.chunk_steps = {vector_step}",
+            f"use at least envs_per_actor * (chunk_steps + n_step - 1) = {largest}",
+        )
+
+    def _check_lag_can_be_held(self) -> None:
+        """Parameters are published in whole calls; an actor bounded more tightly waits for ever."""
+        lag, calls = self.actor.max_policy_lag, self.learner.updates_per_call
+        published = -(-self.learner.publish_period // calls) * calls
+        require(
+            lag is None or lag >= published,
+            "actor.max_policy_lag",
+            lag,
+            f"use at least publish_period in whole calls = {published} updates",
         )
 
 
@@ -271,13 +283,9 @@ def replace(config: Any, *layers: Mapping[str, Any], prefix: str = "") -> Any:
         if rest or (is_part and isinstance(value, Mapping)):
             parts.setdefault(name, []).append({rest: value} if rest else value)
         else:  # lists, as JSON has them, become the tuples of a hashable config
+            parts.pop(name, None)
             values[name] = tuple(value) if isinstance(value, list) else value
     for name, changes in parts.items():
         part = values.get(name, getattr(config, name))
         values[name] = replace(part, *changes, prefix=f"{prefix}{name}.")
     return dataclasses.replace(config, **values)
-
-
-def save(config: Any, path: pathlib.Path, **more: Any) -> None:
-    """Writes a config, and what else describes it, as JSON."""
-    path.write_text(json.dumps({**to_json(config), **more}, indent=2, allow_nan=False) + "\n")

@@ -48,6 +48,7 @@ class Sample(NamedTuple):
     rows: dict[str, np.ndarray]  # dtype -> [K, B, width], unpacked inside the compiled step
     weight: np.ndarray  # [K, B] float32
     ids: np.ndarray  # [K, B] int64 insertion numbers
+    total: int  # transitions ever inserted when it was drawn
 
 
 class Windows(NamedTuple):
@@ -78,6 +79,7 @@ class Chunk(NamedTuple):
     env_steps: int  # steps taken meanwhile; not k: windows finish late, and in bursts
     episodes: tuple[Episode, ...]  # those that ended meanwhile
     version: int  # the oldest policy that acted in these steps; -1: random actions only
+    version_env_steps: int  # when that version was offered
 
 
 class UpdateInfo(NamedTuple):

@@ -10,6 +10,7 @@ from jaxrl_async.agents import run_config
 from jaxrl_async.config import RunConfig, replace
 
 SMALL = {
+    "lockstep": True,
     "env_steps": 300,
     "record_period": 50,
     "replay.capacity": 1_000,

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_async import config as check
+from jaxrl_async import checks as check
 from jaxrl_async.agents.agent import Trainable, descend, optimizer, trainable
 from jaxrl_async.nets.heads import QValues
 from jaxrl_async.nets.network import Network
@@ -66,6 +66,7 @@ class DQNConfig:
         check.whole(self, 0, "exploration_steps")
         check.at_least(self, 0, "exploration", "exploration_end")
         check.layer_sizes(self, "hidden")
+        check.of_type(self, bool, "use True or False", "double", "dueling")
         check.one_of(self, EXPLORERS, "explorer")
         check.one_of(self, LOSSES, "loss")
         if self.explorer == "epsilon_greedy":
@@ -122,7 +123,7 @@ class DQN:
     def explore(self, env_steps: int) -> float:
         """Linear from exploration to exploration_end."""
         c = self.config
-        progress = min(1.0, env_steps / max(1, c.exploration_steps))
+        progress = min(1.0, env_steps / c.exploration_steps) if c.exploration_steps else 1.0
         return c.exploration + progress * (c.exploration_end - c.exploration)
 
     def initial_carry(self, batch: int) -> tuple[()]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_async import config as check
+from jaxrl_async import checks as check
 from jaxrl_async.agents.agent import Trainable, descend, optimizer, trainable
 from jaxrl_async.nets.ensemble import CriticEnsemble
 from jaxrl_async.nets.heads import TanhNormalPolicy
@@ -51,6 +51,8 @@ class SACConfig:
         check.positive(self, "learning_rate", "initial_temperature")
         check.whole(self, 1, "num_critics")
         check.layer_sizes(self, "hidden")
+        if self.target_entropy is not None:
+            check.finite(self, "target_entropy")
         if self.clip_norm is not None:
             check.positive(self, "clip_norm")
 
@@ -169,7 +171,7 @@ class SAC:
         )
 
     def critic_loss(self, params: Params, state: SACState, batch: Batch, key: Key):
-        """[1] Eq. 5, with the smaller of two target critics as in its section 5."""
+        """[1] Eq. 5, with the smaller of two target critics as in its section 6."""
         t = batch.transition
         next_policy = self.policy(state.actor.params, t.next_observation)
         next_action, next_log_prob = next_policy.sample_and_log_prob(key)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_async import config as check
+from jaxrl_async import checks as check
 from jaxrl_async.agents.agent import Trainable, descend, optimizer, trainable
 from jaxrl_async.nets.ensemble import CriticEnsemble
 from jaxrl_async.nets.heads import DeterministicPolicy
@@ -172,7 +172,7 @@ class TD3:
         return state, actor_loss
 
     def critic_loss(self, params: Params, state: TD3State, batch: Batch, key: Key):
-        """[1] Eq. 10 with the smoothed target policy of Eq. 14."""
+        """[1] Eq. 10 with the smoothed target policy of its section 5.3."""
         t = batch.transition
         clip = self.config.target_noise_clip
         noise = self.config.target_noise * jax.random.normal(key, t.action.shape)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 
 EnvFactory: TypeAlias = Callable[[], gym.Env]
 """Makes one unseeded env; seeds come by ``reset``."""
@@ -39,6 +39,13 @@ def factory(
             raise ConfigError(
                 f"env = {type(env).__name__} object without a spec: actors and evaluation each need"
                 " an env of their own; pass a function that makes one, or register the env"
+            )
+        lost = [w.name for w in spec.additional_wrappers if w.kwargs is None]
+        if lost:
+            raise ConfigError(
+                f"env = object wrapped in {', '.join(lost)}: Gymnasium cannot make this wrapper"
+                " again; pass a function that makes one, or let the wrapper record its arguments"
+                " with gymnasium.utils.RecordConstructorArgs"
             )
         return lambda: gym.make(spec)
     if callable(env):

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.types import ArraySpec, EnvSpec, map_leaves
 
 INTEGERS = ("bool", "int8", "uint8", "int16", "uint16", "int32")
@@ -88,7 +88,7 @@ def _action(space: gym.Space) -> tuple[int, ActionBounds]:
     if not np.all(np.isfinite(low) & np.isfinite(high) & (low < high)):
         raise ConfigError(
             f"env's action space = {space}: actions are scaled to its bounds, which must be finite"
-            " with low < high; use gymnasium.wrappers.RescaleAction or declare bounds"
+            " with low < high; declare bounds, e.g. through gymnasium.wrappers.TransformAction"
         )
     bounds = ActionBounds(
         tuple(low.tolist()), tuple(high.tolist()), space.shape, space.dtype.name, 0

@@ -1,5 +1,6 @@
 """Envs stepped in turn by the thread that calls."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -8,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 
 
 @final
@@ -21,7 +22,12 @@ class SerialVectorEnv(gym.vector.VectorEnv):
     """
 
     def __init__(self, make_env: Callable[[], gym.Env], num_envs: int):
-        self.envs = [make_env() for _ in range(num_envs)]
+        with contextlib.ExitStack() as made:
+            self.envs = []
+            for _ in range(num_envs):
+                self.envs.append(make_env())
+                made.callback(self.envs[-1].close)
+            self._envs = made.pop_all()
         self.num_envs = num_envs
         self.metadata = {
             **self.envs[0].metadata,
@@ -74,9 +80,13 @@ class SerialVectorEnv(gym.vector.VectorEnv):
                 f"env's observation has shape {array.shape}, its space says"
                 f" {self._observation.shape[1:]}: make the env return what it declares"
             )
+        if not np.can_cast(array.dtype, self._observation.dtype, "same_kind"):
+            raise ConfigError(
+                f"env's observation is {array.dtype}, its space says {self._observation.dtype}:"
+                " make the env return what it declares"
+            )
         self._observation[lane] = array
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes every env."""
-        for env in self.envs:
-            env.close()
+        self._envs.close()

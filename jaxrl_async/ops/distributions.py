@@ -36,14 +36,17 @@ class TanhNormal(NamedTuple):
         """Actions [B, A], differentiable in the parameters, and their log-probabilities [B]."""
         noise = jax.random.normal(key, self.mean.shape)
         u = self.mean + jnp.exp(self.log_std) * noise
-        return jnp.tanh(u), self.log_prob(u)
+        # The noise itself, not (u - mean) / std: a small std is lost beside a mean in float32.
+        return jnp.tanh(u), self._log_prob(u, noise)
 
     def log_prob(self, u: jax.Array) -> jax.Array:
         """Log pi(tanh(u)) [B] for ``u`` [B, A] before the squashing; Eq. 26 there."""
         chex.assert_rank(u, 2)
         chex.assert_equal_shape([u, self.mean])
-        z = (u - self.mean) * jnp.exp(-self.log_std)
-        gaussian = -0.5 * jnp.square(z) - self.log_std - HALF_LOG_TAU
+        return self._log_prob(u, (u - self.mean) * jnp.exp(-self.log_std))
+
+    def _log_prob(self, u: jax.Array, noise: jax.Array) -> jax.Array:
+        gaussian = -0.5 * jnp.square(noise) - self.log_std - HALF_LOG_TAU
         return jnp.sum(gaussian - log_tanh_jacobian(u), axis=-1)
 
 

@@ -30,7 +30,7 @@ def bootstrap(reward: jax.Array, discount: jax.Array, value: jax.Array) -> jax.A
 def q_target(reward: jax.Array, discount: jax.Array, next_q: jax.Array) -> jax.Array:
     """Q-learning's target ``r + discount * max_a Q(s', a)``.
 
-    Mnih et al. 2013, Eq. 2, https://arxiv.org/abs/1312.5602.
+    Mnih et al. 2013, the y of Eq. 2, https://arxiv.org/abs/1312.5602.
 
     Args:
       reward: [B] n-step reward.

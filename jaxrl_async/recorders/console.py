@@ -29,9 +29,9 @@ class ConsoleRecorder:
     def start(self, config: Mapping[str, Any]) -> None:
         """Shows the bar where there is a terminal."""
         self._budget = int(config["env_steps"])
-        title = f"{config['agent_name']} on {config['env']}"
+        title = printable(f"{config['agent_name']} on {config['env']}")
         if not self._console.is_terminal:
-            self._console.print(f"{title}: {self._budget:,} env steps", markup=False)
+            self._print(f"{title}: {self._budget:,} env steps")
             return
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
@@ -59,7 +59,7 @@ class ConsoleRecorder:
 
     def _print(self, line: str) -> None:
         console = self._progress.console if self._progress is not None else self._console
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, emoji=False, soft_wrap=True)
 
     def _live(self) -> str:
         found = [
@@ -78,6 +78,11 @@ class ConsoleRecorder:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters spelled out, as a terminal would obey them."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def evaluation_line(values: Mapping[str, float]) -> str:

@@ -58,6 +58,9 @@ class CSVRecorder:
 
 def cell(value: float | None) -> str:
     """The shortest text that reads back as the same number; nothing for NaN."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or math.isnan(value):
         return ""
-    return str(int(value)) if float(value).is_integer() else repr(float(value))
+    if isinstance(value, int):
+        return str(int(value))
+    value = float(value)
+    return str(int(value)) if value.is_integer() and abs(value) < 1e16 else repr(value)

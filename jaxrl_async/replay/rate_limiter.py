@@ -1,77 +1,204 @@
-"""Updates per env step, held."""
+"""Updates per env step, held between threads."""
 
+import collections
 import math
+import threading
 from fractions import Fraction
 from typing import final
 
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
+
+
+class Closed(Exception):
+    """There is nothing more to wait for: the budget is spent, or the run stops."""
 
 
 @final
 class RateLimiter:
-    """Holds the balance of experience and updates within a slack.
+    """Holds the balance of experience and updates within a slack, on both sides.
 
         balance = (env_steps - warmup_steps) * updates_per_env_step - updates
 
-    The balance counts from ``warmup_steps`` on, up to which it is 0: the learner never catches up
-    on the warm-up. An insert of c env steps fits if balance + c * ratio <= slack, a call of K
-    updates if balance - K >= -slack.
+    Invariant: after the warm-up, ``-slack <= balance <= slack``. Up to ``warmup_steps`` inserts
+    pass freely and no update does; there the balance is 0, so the learner never catches up on the
+    warm-up. An insert of c env steps passes if balance + c * ratio <= slack, a call of K updates
+    if balance - K >= -slack and if it will still be due when the budget is spent, so that the
+    updates of a whole run are exact. Inserts pass in order of arrival: otherwise actors with small
+    chunks would starve one with a large chunk.
 
-    The ratio is a fraction, so that 100 * 0.29 is the 29 updates that were asked for and not the 28
-    of floating-point arithmetic.
+    An insert is admitted, then stored by the caller, then counted by ``inserted``: what is counted
+    can be sampled. Any thread may call anything. The ratio is a fraction, so that 100 * 0.29 is the
+    29 updates that were asked for and not the 28 of floating-point arithmetic.
     """
 
     def __init__(
         self,
-        updates_per_env_step: float,
+        updates_per_env_step: float | None,
         *,
         warmup_steps: int,
         slack: float | None,
         max_insert: int,
         max_update: int,
+        budget: int,
     ):
         """Starts at zero.
 
         Args:
-          updates_per_env_step: the ratio to hold.
+          updates_per_env_step: the ratio to hold; None: free-running after the warm-up.
           warmup_steps: env steps before the first update.
-          slack: how far the two sides may drift apart, in updates; None: twice the least.
+          slack: how far the two sides may drift apart, in updates; None: 2 (insert * ratio + K).
           max_insert: most env steps in one insert.
-          max_update: most updates in one call.
+          max_update: updates in one call, K.
+          budget: env steps of the run; the insert that reaches it is the last.
 
         Raises:
           ConfigError: with this slack both sides could wait for each other for ever.
         """
-        self._ratio = Fraction(updates_per_env_step).limit_denominator(1_000_000)
-        self._warmup_steps = warmup_steps
-        both = max_insert * self._ratio + max_update
+        is_free = updates_per_env_step is None
+        self._ratio = None if is_free else as_fraction(updates_per_env_step)
+        self._warmup_steps, self._budget, self._max_update = warmup_steps, budget, max_update
+        both = max_insert * (self._ratio or 0) + max_update
         self.slack = Fraction(2 * both if slack is None else slack)
-        if 2 * self.slack < both:
+        if not is_free and 2 * self.slack < both:
             raise ConfigError(
                 f"learner.slack = {float(self.slack):g}: 2 * slack must be at least an insert of"
-                f" {max_insert} env steps * {float(self._ratio):g} + {max_update} updates per call"
-                f" = {float(both):g}, or actors and learner wait for each other for ever;"
+                f" {max_insert} env steps * {float(self._ratio or 0):g} + {max_update} updates per"
+                f" call = {float(both):g}, or actors and learner wait for each other for ever;"
                 f" use a slack of {math.ceil(both / 2)} or more"
             )
-        self.env_steps = 0
-        self.updates = 0
+        self._lock = threading.Lock()
+        self._may_update = threading.Condition(self._lock)
+        self._waiting: collections.OrderedDict[int, threading.Condition] = collections.OrderedDict()
+        self._is_closed = False
+        self._admitted = 0  # env steps let through, perhaps not yet stored
+        self._env_steps = 0
+        self._updates = 0
+
+    # ---- counts -----------------------------------------------------------------------------
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps stored."""
+        return self._env_steps
+
+    @property
+    def updates(self) -> int:
+        """Updates let through."""
+        return self._updates
 
     @property
     def balance(self) -> float:
-        """Updates due, less those made; negative where the learner is ahead."""
-        return float(self._balance())
+        """Updates due less those let through; negative where the learner is ahead."""
+        with self._lock:
+            return float(self._due(self._env_steps) - self._updates)
 
-    def _balance(self) -> Fraction:
-        return max(0, self.env_steps - self._warmup_steps) * self._ratio - self.updates
-
-    def insert(self, env_steps: int) -> None:
-        """Counts experience."""
-        self.env_steps += env_steps
-
-    def update(self, updates: int) -> None:
-        """Counts updates."""
-        self.updates += updates
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is reached and stored."""
+        return self._env_steps >= self._budget
 
     def owed(self) -> int:
-        """Whole updates still due."""
-        return max(0, math.floor(self._balance()))
+        """Whole updates still due; 0 when free-running."""
+        with self._lock:
+            return max(0, math.floor(self._due(self._env_steps)) - self._updates)
+
+    def _due(self, env_steps: int) -> Fraction:
+        return max(0, env_steps - self._warmup_steps) * (self._ratio or Fraction(0))
+
+    # ---- actors -----------------------------------------------------------------------------
+
+    def wait_to_insert(self, env_steps: int, timeout: float) -> bool:
+        """True: admitted, to be stored and counted by ``inserted``. False: not yet, call again.
+
+        A thread that was refused keeps its place in the line.
+
+        Raises:
+          Closed: the budget is spent or the limiter closed.
+        """
+        with self._lock:
+            place = self._waiting.setdefault(threading.get_ident(), threading.Condition(self._lock))
+
+            def is_first_and_fits() -> bool:
+                return self._ends_inserts() or (
+                    next(iter(self._waiting.values())) is place and self._fits(env_steps)
+                )
+
+            if not place.wait_for(is_first_and_fits, timeout):
+                return False
+            del self._waiting[threading.get_ident()]
+            if self._ends_inserts():
+                raise Closed
+            self._admitted += env_steps
+            self._wake()
+            return True
+
+    def inserted(self, env_steps: int) -> None:
+        """Counts what was admitted and is now stored."""
+        with self._lock:
+            self._env_steps += env_steps
+            self._wake()
+
+    def _ends_inserts(self) -> bool:
+        return self._is_closed or self._admitted >= self._budget
+
+    def _fits(self, env_steps: int) -> bool:
+        if self._ratio is None or self._admitted < self._warmup_steps:
+            return True
+        return self._due(self._admitted + env_steps) - self._updates <= self.slack
+
+    # ---- learner ----------------------------------------------------------------------------
+
+    def wait_to_update(self, updates: int, timeout: float) -> bool:
+        """True: a call of so many updates may be made, and is counted. False: not yet.
+
+        Raises:
+          Closed: the limiter is closed, or the budget spent and no whole call due any more.
+        """
+        with self._lock:
+            if not self._may_update.wait_for(
+                lambda: self._is_closed or self._ends_updates() or self._is_due(updates), timeout
+            ):
+                return False
+            if self._is_closed or self._ends_updates():
+                raise Closed
+            self._updates += updates
+            self._wake()
+            return True
+
+    def _ends_updates(self) -> bool:
+        if self._env_steps < max(self._budget, self._admitted):
+            return False
+        return self._due(self._env_steps) - self._updates < self._max_update
+
+    def _is_due(self, updates: int) -> bool:
+        if self._env_steps < max(1, self._warmup_steps):
+            return False
+        if self._ratio is None:
+            return True
+        at_the_end = self._due(max(self._budget, self._env_steps))
+        after = self._updates + updates
+        return after <= at_the_end and self._due(self._env_steps) - after >= -self.slack
+
+    # ---- end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Every waiter, now and later, raises ``Closed``."""
+        with self._lock:
+            self._is_closed = True
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wakes who may go on: the learner, and the first in line, or at the end the whole line."""
+        self._may_update.notify()
+        for place in self._waiting.values():
+            place.notify()
+            if not self._ends_inserts():
+                break
+
+
+def as_fraction(ratio: float) -> Fraction:
+    """The ratio as it was written: 0.29 is 29/100; of its inverse where that is larger."""
+    exact = Fraction(ratio)
+    if exact >= 1:
+        return exact.limit_denominator(1_000_000)
+    return 1 / (1 / exact).limit_denominator(1_000_000)

@@ -1,5 +1,6 @@
 """Uniform replay: every kept transition is equally likely at each draw, with replacement."""
 
+import threading
 from typing import final
 
 import numpy as np
@@ -10,11 +11,15 @@ from jaxrl_async.types import Chunk, Layout, Sample, Transition
 
 @final
 class UniformReplay:
-    """A ring of packed transitions and the generator that draws from it."""
+    """A ring of packed transitions and the generator that draws from it. Thread-safe.
+
+    Invariant: a sample's rows are all of one instant, whole, and in memory of its own.
+    """
 
     def __init__(self, capacity: int, layout: Layout, seed: np.random.SeedSequence):
         self._layout = layout
         self._ring = Ring(capacity, layout.widths)
+        self._lock = threading.Lock()
         self._rng = np.random.Generator(np.random.PCG64(seed))
 
     def __len__(self) -> int:
@@ -23,12 +28,15 @@ class UniformReplay:
 
     def add(self, chunk: Chunk) -> None:
         """Stores a chunk's transitions, all of them or, where one has a wrong shape, none."""
-        self._ring.add(self._layout.pack(chunk.windows.transitions))
+        rows = self._layout.pack(chunk.windows.transitions)
+        with self._lock:
+            self._ring.add(rows)
 
     def contents(self) -> Transition:
         """Copies of all kept transitions, oldest first."""
-        ids = np.arange(self._ring.oldest, self._ring.total)
-        return self._layout.unpack(self._ring.take(ids))
+        with self._lock:
+            rows = self._ring.take(np.arange(self._ring.oldest, self._ring.total))
+        return self._layout.unpack(rows)
 
     def sample(self, batches: int, size: int) -> Sample:
         """``batches`` batches of ``size`` transitions, in memory that nobody else holds.
@@ -36,8 +44,10 @@ class UniformReplay:
         Raises:
           ValueError: nothing is stored yet.
         """
-        if len(self._ring) == 0:
-            raise ValueError("sample from an empty replay: add transitions first")
-        oldest, total = self._ring.oldest, self._ring.total
-        ids = self._rng.integers(oldest, total, (batches, size), np.int64)
-        return Sample(self._ring.take(ids), np.ones((batches, size), np.float32), ids)
+        weight = np.ones((batches, size), np.float32)
+        with self._lock:
+            if len(self._ring) == 0:
+                raise ValueError("sample from an empty replay: add transitions first")
+            oldest, total = self._ring.oldest, self._ring.total
+            ids = self._rng.integers(oldest, total, (batches, size), np.int64)
+            return Sample(self._ring.take(ids), weight, ids, total)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxrl_async.agents.agent import Agent
-from jaxrl_async.runtime.params import ParamSource
+from jaxrl_async.runtime.params import ParamSource, Snapshot
 from jaxrl_async.types import Carry, map_leaves
 
 Act = Callable[..., tuple[jax.Array, Carry]]
@@ -40,8 +40,8 @@ class ActingPolicy(Protocol):
 
     def __call__(
         self, carry: Carry, observation: Any, explore: Callable[[float], np.ndarray], step: int
-    ) -> tuple[np.ndarray, Carry, int]:
-        """Actions [E, ...] on the host, the new carry, and the version that acted."""
+    ) -> tuple[np.ndarray, Carry, Snapshot]:
+        """Actions [E, ...] on the host, the new carry, and the snapshot that acted."""
         ...
 
 
@@ -49,16 +49,27 @@ class ActingPolicy(Protocol):
 class LocalPolicy:
     """A call of its own on the newest parameters; the wait for its result releases the GIL."""
 
-    def __init__(self, act: Act, source: ParamSource, key: jax.Array):
+    def __init__(
+        self, act: Act, source: ParamSource, key: jax.Array, oldest: Callable[[], int] | None = None
+    ):
+        """Takes what it calls.
+
+        Args:
+          act: see ``make_act``.
+          source: of the parameters.
+          key: of the exploration, on the actors' device.
+          oldest: the oldest version that may act now; an actor behind it waits. None: any.
+        """
         self._act, self._source, self._key = act, source, key
+        self._oldest = oldest or (lambda: 0)
 
     def __call__(
         self, carry: Carry, observation: Any, explore: Callable[[float], np.ndarray], step: int
-    ) -> tuple[np.ndarray, Carry, int]:
+    ) -> tuple[np.ndarray, Carry, Snapshot]:
         """Actions of the newest version; ``explore`` gives each lane its share."""
-        snapshot = self._source.latest()
+        snapshot = self._source.latest(at_least=self._oldest())
         lanes = explore(snapshot.explore)
         actions, carry = self._act(
             snapshot.params, carry, observation, self._key, np.int32(step), lanes
         )
-        return np.asarray(actions), carry, snapshot.version
+        return np.asarray(actions), carry, snapshot

@@ -1,5 +1,6 @@
 """An actor: it asks its policy, steps its envs, and hands over what it saw."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol, final
 
@@ -11,6 +12,7 @@ from jaxrl_async.config import RunConfig
 from jaxrl_async.envs.spaces import ActionBounds, as_declared
 from jaxrl_async.replay.nstep import NStepAccumulator
 from jaxrl_async.runtime.acting import ActingPolicy, begin
+from jaxrl_async.runtime.params import Snapshot
 from jaxrl_async.seeding import Role, integer, sequence
 from jaxrl_async.types import Chunk, Episode, Windows, map_leaves
 
@@ -73,7 +75,7 @@ class Actor:
         self._pending: list[Windows] = []
         self._finished: list[Episode] = []
         self._pending_steps = 0
-        self._version = -1
+        self._oldest: Snapshot | None = None  # that acted since the last chunk
         self._observation = self._reset(np.ones(lanes, bool))
 
     def step(self) -> None:
@@ -109,10 +111,11 @@ class Actor:
                 return self._rng.integers(0, size, lanes, np.int32)
             shape = (len(self._return), self._spec.action_size)
             return self._rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-        action, self._carry, version = self._policy(
+        action, self._carry, acted = self._policy(
             self._carry, self._observation, self._explore, self._steps
         )
-        self._version = version if self._version < 0 else min(version, self._version)
+        if self._oldest is None or acted.version < self._oldest.version:
+            self._oldest = acted
         return action
 
     def _finish_episodes(self, ended: np.ndarray, infos: dict[str, Any]) -> None:
@@ -146,20 +149,16 @@ class Actor:
             incarnation=0,
             env_steps=self._pending_steps,
             episodes=tuple(self._finished),
-            version=self._version,
+            version=self._oldest.version if self._oldest else -1,
+            version_env_steps=self._oldest.env_steps if self._oldest else 0,
         )
-        self._pending, self._finished, self._pending_steps, self._version = [], [], 0, -1
+        self._pending, self._finished, self._pending_steps, self._oldest = [], [], 0, None
         self._sink.add(chunk)
 
-    def flush(self) -> None:
-        """Hands over what is pending, the open windows cut; at the end of a run."""
-        if self._steps:
-            self._pending.append(self._accumulator.flush())
-            self._hand_over()
-
-    def close(self) -> None:
-        """Closes the envs."""
-        self._env.close()
+    def run(self, stop: threading.Event) -> None:
+        """Steps until ``stop`` is set or the sink takes no more; the body of an actor's thread."""
+        while not stop.is_set():
+            self.step()
 
 
 def concatenate(windows: list[Windows]) -> Windows:

@@ -14,7 +14,8 @@ import pathlib
 import re
 from typing import Any, final
 
-from jaxrl_async.config import ConfigError, RunConfig, to_json
+from jaxrl_async.checks import ConfigError
+from jaxrl_async.config import RunConfig, to_json
 from jaxrl_async.runtime.params import Snapshot
 from jaxrl_async.runtime.parts import Parts
 from jaxrl_async.runtime.policy import Policy, versions
@@ -34,11 +35,15 @@ class RunDirectory:
         """
         self._config = config
         self.path = pathlib.Path(config.directory) if config.directory else new_path(config)
+        described = {**to_json(config), "versions": versions()}
+        try:
+            text = json.dumps(described, indent=2, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"RunConfig holds what JSON does not know: {error}") from error
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with open(self.path / CONFIG, "x") as file:
-                described = {**to_json(config), "versions": versions()}
-                json.dump(described, file, indent=2, allow_nan=False)
+                file.write(text + "\n")
         except FileExistsError as error:
             raise ConfigError(
                 f"directory = {str(self.path)!r}: already holds a run; name another directory"

@@ -5,6 +5,7 @@ is split over a mesh, XLA inserts the all-reduce.
 """
 
 import collections
+import time
 from typing import Any, Generic, TypeVar, final
 
 import jax
@@ -13,7 +14,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxrl_async.agents.agent import Agent, Trainable
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
+from jaxrl_async.runtime.metrics import Means
 from jaxrl_async.types import Batch, Key, Layout
 
 State = TypeVar("State")
@@ -98,7 +100,10 @@ class Learner(Generic[State]):
         self._key = jax.device_put(key, replicated)
         self._step = make_train_step(agent, self._layout, mesh)
         self._compiled: jax.stages.Compiled | None = None
-        self._in_flight: collections.deque[jax.Array] = collections.deque()
+        self._in_flight: collections.deque[tuple[jax.Array, float]] = collections.deque()
+        self._finished_at = 0.0
+        self.means = Means()
+        """``update_ms``, device time per update."""
         self.metric_names = self._metric_names()
         self._sum = np.zeros(len(self.metric_names))
         self._count = np.zeros(len(self.metric_names), np.int64)
@@ -124,7 +129,7 @@ class Learner(Generic[State]):
         """Floating-point operations of one update by XLA's count, which takes a loop once."""
         self.compile()
         assert self._compiled is not None
-        return float(self._compiled.cost_analysis()["flops"])
+        return float((self._compiled.cost_analysis() or {})["flops"])
 
     def step(self, rows: dict[str, jax.Array], weight: jax.Array) -> jax.Array:
         """K updates on rows ``dtype -> [K, B, width]``; returns their td_error [K, B].
@@ -137,7 +142,7 @@ class Learner(Generic[State]):
         self._state, metrics, td_error = self._compiled(self._state, rows, weight, self._key)
         self.updates += self._shape[0]
         metrics.copy_to_host_async()
-        self._in_flight.append(metrics)
+        self._in_flight.append((metrics, time.perf_counter()))
         return td_error
 
     def finish(self) -> None:
@@ -155,7 +160,10 @@ class Learner(Generic[State]):
 
     def _wait_until(self, in_flight: int) -> None:
         while len(self._in_flight) > in_flight:
-            *means, skipped = np.asarray(self._in_flight.popleft())  # waits, the GIL released
+            metrics, dispatched = self._in_flight.popleft()
+            *means, skipped = np.asarray(metrics)  # waits, the GIL released
+            begun, self._finished_at = max(dispatched, self._finished_at), time.perf_counter()
+            self.means.add(update_ms=1e3 * (self._finished_at - begun) / self._shape[0])
             has_value = ~np.isnan(means)
             self._sum += np.where(has_value, means, 0.0)
             self._count += has_value

@@ -1,7 +1,7 @@
 """What a run says of itself, and under which names.
 
-Four prefixes for what follows from the data, each with its place in the streams ``train`` and
-``evaluation``; ``timing/`` for all that comes from a clock.
+What follows from the data alone goes to the streams ``train`` and ``evaluation``; everything that
+comes from a clock, or from how threads happened to meet, goes to ``timing``.
 
 | key | meaning |
 |---|---|
@@ -11,18 +11,24 @@ Four prefixes for what follows from the data, each with its place in the streams
 | ``actor/episodes`` | training episodes ended so far |
 | ``actor/return_mean``, ``length_mean``, ``success_mean`` | of those ended since the last row |
 | ``actor/explore`` | the exploration last handed to the actors |
-| ``actor/lag`` | updates between the newest version and the oldest that acted, mean over chunks |
+| ``actor/lag_mean``, ``lag_p99``, ``lag_max`` | updates since the version that acted, by chunk |
+| ``actor/lag_env_steps`` | the same in env steps, mean |
 | ``replay/size`` | transitions kept |
-| ``replay/balance`` | updates due less updates made: the rate limiter's balance |
+| ``replay/age`` | transitions inserted since those last sampled, mean |
+| ``replay/balance`` | updates due less updates let through: the rate limiter's balance |
+| ``replay/samples`` | transitions sampled so far |
+| ``replay/updates_per_env_step`` | updates made over env steps since the warm-up, so far |
 | ``evaluation/...`` | see ``runtime/evaluator.py`` |
 | ``timing/seconds``, ``remaining_s`` | since the start; to go at this pace |
 | ``timing/env_steps_per_s``, ``updates_per_s`` | since the last row |
-| ``timing/acting_s``, ``learning_s``, ``evaluating_s`` | where the time went so far |
+| ``timing/update_ms`` | device time per update |
+| ``timing/sample_ms``, ``transfer_ms`` | per call of the learner |
+| ``timing/actors_blocked``, ``learner_blocked`` | share of their time that they waited |
+| ``timing/queue`` | calls waiting for the learner, mean when it came for one |
 """
 
-import contextlib
+import threading
 import time
-from collections.abc import Iterator
 from typing import final
 
 import numpy as np
@@ -31,32 +37,66 @@ from jaxrl_async.types import Chunk, Episode
 
 
 @final
+class Means:
+    """Means of named values since the last ``take``. Thread-safe."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, **values: float) -> None:
+        """Counts one value of each name."""
+        with self._lock:
+            for name, value in values.items():
+                total, count = self._sums.get(name, (0.0, 0))
+                self._sums[name] = total + value, count + 1
+
+    def take(self, *names: str) -> dict[str, float]:
+        """Their means since the last call, NaN where there was none."""
+        with self._lock:
+            found = {name: self._sums.pop(name, (0.0, 0)) for name in names}
+        return {
+            name: total / count if count else float("nan") for name, (total, count) in found.items()
+        }
+
+
+@final
 class Counters:
-    """What actors did since the last row, and in all. Only one thread may call it."""
+    """What actors did since the last row, and in all. Thread-safe."""
 
     def __init__(self):
         self.episodes = 0
+        self._lock = threading.Lock()
         self._recent: list[Episode] = []
-        self._lags: list[int] = []
+        self._lags: list[tuple[int, int]] = []  # in updates and env steps
 
-    def add(self, chunk: Chunk, updates: int) -> None:
-        """Counts a chunk that arrived when ``updates`` were made."""
-        self.episodes += len(chunk.episodes)
-        self._recent.extend(chunk.episodes)
-        if chunk.version >= 0:
-            self._lags.append(updates - chunk.version)
+    def add(self, chunk: Chunk, updates: int, env_steps: int) -> None:
+        """Counts a chunk that arrived after so many updates and env steps."""
+        with self._lock:
+            self.episodes += len(chunk.episodes)
+            self._recent.extend(chunk.episodes)
+            if chunk.version >= 0:
+                lag = max(0, updates - chunk.version), env_steps - chunk.version_env_steps
+                self._lags.append(lag)
 
     def take(self) -> dict[str, float]:
         """The values since the last call."""
-        columns = np.array(self._recent, float).reshape(-1, 3).T
-        lags = np.array(self._lags, float)
-        self._recent, self._lags = [], []
-        means = [mean(column) for column in columns]
+        with self._lock:
+            recent, self._recent = self._recent, []
+            lags, self._lags = self._lags, []
+            episodes = self.episodes
+        columns = np.array(recent, float).reshape(-1, 3).T
+        in_updates, in_env_steps = np.array(lags, float).reshape(-1, 2).T
         names = ("return_mean", "length_mean", "success_mean")
-        values = dict(zip(names, means, strict=True)) | {"episodes": self.episodes}
-        return {f"actor/{name}": float(value) for name, value in values.items()} | {
-            "actor/lag": mean(lags)
+        values = {name: mean(column) for name, column in zip(names, columns, strict=True)}
+        values |= {
+            "episodes": float(episodes),
+            "lag_mean": mean(in_updates),
+            "lag_p99": float(np.percentile(in_updates, 99)) if lags else float("nan"),
+            "lag_max": float(in_updates.max()) if lags else float("nan"),
+            "lag_env_steps": mean(in_env_steps),
         }
+        return {f"actor/{name}": value for name, value in values.items()}
 
 
 def mean(values: np.ndarray) -> float:
@@ -65,44 +105,56 @@ def mean(values: np.ndarray) -> float:
 
 
 @final
+class Blocked:
+    """Seconds that threads spent waiting for the other side. Thread-safe."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Counts a wait."""
+        with self._lock:
+            self._seconds += seconds
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        with self._lock:
+            seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+
+@final
 class Clock:
-    """Where the seconds go. Intervals are monotonic; no wall clock."""
+    """Rates. Intervals are monotonic; no wall clock."""
 
     def __init__(self, budget: int):
         self._budget = budget
         self._start = self._last = time.monotonic()
         self._env_steps = self._updates = 0
-        self._spent = {"acting": 0.0, "learning": 0.0, "evaluating": 0.0}
-
-    @contextlib.contextmanager
-    def measure(self, activity: str) -> Iterator[None]:
-        """Adds what the body takes to one of the activities."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self._spent[activity] += time.monotonic() - start
 
     @property
     def seconds(self) -> float:
         """Since the start."""
         return time.monotonic() - self._start
 
-    def due(self, period: float) -> bool:
-        """Whether ``period`` seconds passed since the last ``take``."""
-        return time.monotonic() - self._last >= period
+    @property
+    def since(self) -> float:
+        """Seconds since the last ``take``."""
+        return time.monotonic() - self._last
 
     def take(self, env_steps: int, updates: int) -> dict[str, float]:
-        """Rates since the last call, sums since the start."""
+        """Rates since the last call, and what is left."""
         now = time.monotonic()
         since = max(now - self._last, 1e-9)
-        pace = env_steps / max(now - self._start, 1e-9)
+        pace = (env_steps - self._env_steps) / since
+        # Before the first update nothing says how fast it will go.
+        is_known = self._updates > 0 and pace > 0
         values = {
             "seconds": now - self._start,
-            "remaining_s": (self._budget - env_steps) / pace if pace else float("nan"),
-            "env_steps_per_s": (env_steps - self._env_steps) / since,
+            "remaining_s": (self._budget - env_steps) / pace if is_known else float("nan"),
+            "env_steps_per_s": pace,
             "updates_per_s": (updates - self._updates) / since,
-            **{f"{name}_s": seconds for name, seconds in self._spent.items()},
         }
         self._last, self._env_steps, self._updates = now, env_steps, updates
         return {f"timing/{name}": value for name, value in values.items()}

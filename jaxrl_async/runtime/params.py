@@ -6,7 +6,11 @@ from typing import NamedTuple, Protocol, final
 import jax
 import jax.numpy as jnp
 
+from jaxrl_async.replay.rate_limiter import Closed
 from jaxrl_async.types import Params
+
+WAIT_SECONDS = 0.1
+"""After which a waiting thread looks whether the run has stopped."""
 
 
 class Snapshot(NamedTuple):
@@ -21,8 +25,8 @@ class Snapshot(NamedTuple):
 class ParamSource(Protocol):
     """Where actors find their parameters."""
 
-    def latest(self, timeout: float | None = None) -> Snapshot:
-        """The newest complete snapshot."""
+    def latest(self, timeout: float | None = None, at_least: int = 0) -> Snapshot:
+        """The newest complete snapshot, of version ``at_least``."""
         ...
 
 
@@ -41,6 +45,7 @@ class ParamStore:
         self._changed = threading.Condition()
         self._offered: Snapshot | None = None  # newest published, perhaps still being computed
         self._delivered: Snapshot | None = None
+        self._is_closed = False
 
     def copy(self, snapshot: Snapshot) -> Snapshot:
         """The same with parameters of its own, for who keeps them: an evaluation.
@@ -70,14 +75,34 @@ class ParamStore:
             self._changed.notify_all()
         return True
 
-    def latest(self, timeout: float | None = None) -> Snapshot:
-        """The newest delivered snapshot; waits for the first one only.
+    def run(self, stop: threading.Event) -> None:
+        """Delivers until ``stop`` is set; the body of the publisher's thread."""
+        while not stop.is_set():
+            self.deliver(WAIT_SECONDS)
+
+    def latest(self, timeout: float | None = None, at_least: int = 0) -> Snapshot:
+        """The newest delivered snapshot.
+
+        Waits for the first one, and for one of version ``at_least``; else takes constant time.
 
         Raises:
-          TimeoutError: none was delivered within ``timeout`` seconds.
+          TimeoutError: there was none within ``timeout`` seconds.
+          Closed: there was none and none will come.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._delivered is not None, timeout):
+
+            def is_there() -> bool:
+                return self._delivered is not None and self._delivered.version >= at_least
+
+            if not self._changed.wait_for(lambda: is_there() or self._is_closed, timeout):
                 raise TimeoutError(f"no parameters were delivered within {timeout} s")
+            if not is_there():
+                raise Closed
             assert self._delivered is not None
             return self._delivered
+
+    def close(self) -> None:
+        """Wakes all who wait; what was delivered stays readable."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()

@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 import jax
 
 from jaxrl_async.agents.agent import Agent
-from jaxrl_async.config import ConfigError, RunConfig
+from jaxrl_async.checks import ConfigError
+from jaxrl_async.config import RunConfig
 from jaxrl_async.envs import spaces
 from jaxrl_async.envs.make import EnvFactory
 from jaxrl_async.envs.spaces import ActionBounds
@@ -19,8 +21,8 @@ from jaxrl_async.runtime.acting import Act, LocalPolicy, make_act
 from jaxrl_async.runtime.actor import Actor
 from jaxrl_async.runtime.evaluator import Evaluator, lanes_for
 from jaxrl_async.runtime.learner import Learner, make_mesh
-from jaxrl_async.runtime.metrics import Counters
-from jaxrl_async.runtime.params import ParamStore
+from jaxrl_async.runtime.metrics import Blocked, Counters
+from jaxrl_async.runtime.params import WAIT_SECONDS, ParamStore
 from jaxrl_async.runtime.prefetch import Prefetcher
 from jaxrl_async.seeding import Role, integer, sequence
 from jaxrl_async.types import Chunk, EnvSpec, Layout
@@ -31,16 +33,33 @@ AgentFactory: TypeAlias = Callable[[Any, EnvSpec], Agent]
 
 @final
 class Sink:
-    """The replay behind its rate limiter, with counters."""
+    """The replay behind its rate limiter, with counters. Thread-safe."""
 
-    def __init__(self, replay: UniformReplay, limiter: RateLimiter, counters: Counters):
+    def __init__(
+        self,
+        replay: UniformReplay,
+        limiter: RateLimiter,
+        counters: Counters,
+        updates: Callable[[], int],
+    ):
         self._replay, self._limiter, self._counters = replay, limiter, counters
+        self._updates = updates
+        self.blocked = Blocked()
+        """Seconds that actors waited here, summed over them."""
 
     def add(self, chunk: Chunk) -> None:
-        """Stores and counts a chunk."""
+        """Stores and counts a chunk, as soon as the limiter lets it through.
+
+        Raises:
+          Closed: the budget is spent or the run stops; the chunk is not stored.
+        """
+        start = time.monotonic()
+        while not self._limiter.wait_to_insert(chunk.env_steps, WAIT_SECONDS):
+            pass
+        self.blocked.add(time.monotonic() - start)
         self._replay.add(chunk)
-        self._limiter.insert(chunk.env_steps)
-        self._counters.add(chunk, self._limiter.updates)
+        self._limiter.inserted(chunk.env_steps)
+        self._counters.add(chunk, self._updates(), self._limiter.env_steps)
 
 
 @final
@@ -53,6 +72,8 @@ class Parts:
     replay: UniformReplay
     limiter: RateLimiter
     counters: Counters
+    sink: Sink
+    act: Act
     learner: Learner
     prefetcher: Prefetcher
     store: ParamStore
@@ -79,16 +100,22 @@ def build(
     act, placement = make_act(agent), acting_placement(config)
     replay, limiter, counters = build_replay(config, spec), build_limiter(config), Counters()
     learner = build_learner(config, agent)
-    store, sink = ParamStore(placement), Sink(replay, limiter, counters)
+    store = ParamStore(placement)
+    sink = Sink(replay, limiter, counters, lambda: learner.done)
+    lag = config.actor.max_policy_lag
+    oldest = None if lag is None else lambda: learner.done - lag
     return Parts(
         agent=agent,
         bounds=bounds,
         replay=replay,
         limiter=limiter,
         counters=counters,
+        sink=sink,
+        act=act,
         learner=learner,
         prefetcher=Prefetcher(
             replay,
+            limiter,
             batch_size=config.learner.batch_size,
             updates_per_call=config.learner.updates_per_call,
             sharding=learner.batch_sharding,
@@ -101,7 +128,7 @@ def build(
                 index=index,
                 env=env,
                 bounds=bounds,
-                policy=LocalPolicy(act, store, actor_key(config, index, placement)),
+                policy=LocalPolicy(act, store, actor_key(config, index, placement), oldest),
                 sink=sink,
             )
             for index, env in enumerate(envs)
@@ -141,13 +168,14 @@ def build_replay(config: RunConfig, spec: EnvSpec) -> UniformReplay:
 
 
 def build_limiter(config: RunConfig) -> RateLimiter:
-    """The rate limiter of the run's ratio."""
+    """The rate limiter of the run's ratio; in lockstep nobody waits, so its slack is its own."""
     return RateLimiter(
         config.learner.updates_per_env_step,
         warmup_steps=config.learner.warmup_steps,
-        slack=config.learner.slack,
+        slack=None if config.lockstep else config.learner.slack,
         max_insert=config.actor.envs_per_actor * config.actor.chunk_steps,
         max_update=config.learner.updates_per_call,
+        budget=config.env_steps,
     )
 
 

@@ -1,34 +1,114 @@
-"""From the replay to the learner's devices."""
+"""From the replay to the learner's devices, ahead of the learner."""
 
-from typing import final
+import collections
+import threading
+import time
+from typing import NamedTuple, final
 
 import jax
 import numpy as np
 
+from jaxrl_async.replay.rate_limiter import Closed, RateLimiter
 from jaxrl_async.replay.uniform import UniformReplay
+from jaxrl_async.runtime.metrics import Blocked, Means
+from jaxrl_async.runtime.params import WAIT_SECONDS
+
+DEPTH = 2
+"""Calls sampled ahead of the learner."""
+
+
+class DeviceBatch(NamedTuple):
+    """What one call of the learner takes."""
+
+    rows: dict[str, jax.Array]  # dtype -> [K, B, width]
+    weight: jax.Array  # [K, B]
+    ids: np.ndarray  # [K, B] insertion numbers, on the host
 
 
 @final
 class Prefetcher:
-    """Samples the batches of one call and puts them on the devices."""
+    """Samples the batches of one call and puts them on the devices.
+
+    In lockstep the learner's thread calls ``fetch``. In threads one thread calls ``run`` and
+    another ``next``; at most ``DEPTH`` calls wait between them.
+    """
 
     def __init__(
         self,
         replay: UniformReplay,
+        limiter: RateLimiter,
         *,
         batch_size: int,
         updates_per_call: int,
         sharding: jax.sharding.Sharding,
     ):
-        self._replay, self._sharding = replay, sharding
+        self._replay, self._limiter, self._sharding = replay, limiter, sharding
         self._shape = (updates_per_call, batch_size)
+        self._changed = threading.Condition()
+        self._ready: collections.deque[DeviceBatch] = collections.deque()
+        self._is_closed = False
+        self.means = Means()
+        """``sample_ms``, ``transfer_ms`` per call, ``age`` in transitions, ``queue`` in calls."""
+        self.blocked = Blocked()
+        """Seconds that the learner waited here."""
 
-    def fetch(self) -> tuple[dict[str, jax.Array], jax.Array, np.ndarray]:
-        """Rows ``dtype -> [K, B, width]`` and weights [K, B] on the devices, ids [K, B] here.
+    def fetch(self) -> DeviceBatch:
+        """Samples and transfers one call.
 
         The sample is freshly gathered memory that nobody writes again: on the CPU ``device_put``
         may share it with the compiled step instead of copying.
         """
+        start = time.perf_counter()
         sample = self._replay.sample(*self._shape)
+        sampled = time.perf_counter()
         rows, weight = jax.device_put((sample.rows, sample.weight), self._sharding)
-        return rows, weight, sample.ids
+        self.means.add(
+            sample_ms=1e3 * (sampled - start),
+            transfer_ms=1e3 * (time.perf_counter() - sampled),
+            age=sample.total - float(sample.ids.mean()),
+        )
+        return DeviceBatch(rows, weight, sample.ids)
+
+    def run(self, stop: threading.Event) -> None:
+        """Fetches whatever the limiter lets through, until it is closed or all is done."""
+        try:
+            while not stop.is_set():
+                with self._changed:
+                    if not self._changed.wait_for(self._has_room, WAIT_SECONDS):
+                        continue
+                if not self._limiter.wait_to_update(self._shape[0], WAIT_SECONDS):
+                    continue
+                batch = self.fetch()
+                with self._changed:
+                    self._ready.append(batch)
+                    self._changed.notify_all()
+        finally:
+            self.close()
+
+    def _has_room(self) -> bool:
+        return len(self._ready) < DEPTH or self._is_closed
+
+    def next(self, timeout: float) -> DeviceBatch | None:
+        """The oldest waiting call; None: not yet.
+
+        Raises:
+          Closed: there will be no more.
+        """
+        start = time.monotonic()
+        with self._changed:
+            self.means.add(queue=len(self._ready))
+            self._changed.wait_for(lambda: self._ready or self._is_closed, timeout)
+            self.blocked.add(time.monotonic() - start)
+            if self._ready:
+                batch = self._ready.popleft()
+                self._changed.notify_all()
+                return batch
+            if self._is_closed:
+                raise Closed
+            return None
+
+    def close(self) -> None:
+        """No more calls; those that wait can still be taken."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()

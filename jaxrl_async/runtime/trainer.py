@@ -1,8 +1,11 @@
-"""The Trainer: it builds the parts of a run, drives them, and says how it went."""
+"""The Trainer: it builds the parts of a run, has them driven, and says how it went."""
 
 import contextlib
 import math
 import pathlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 from jaxrl_async.agents import agent_of
@@ -11,16 +14,11 @@ from jaxrl_async.envs import make
 from jaxrl_async.envs.make import EnvFactory
 from jaxrl_async.recorders import ConsoleRecorder, CSVRecorder, MultiRecorder, Recorder
 from jaxrl_async.runtime.directory import RunDirectory
+from jaxrl_async.runtime.driver import run_lockstep, run_threads
 from jaxrl_async.runtime.evaluator import Evaluation
-from jaxrl_async.runtime.metrics import Clock
-from jaxrl_async.runtime.params import Snapshot
-from jaxrl_async.runtime.parts import AgentFactory, build
-from jaxrl_async.runtime.policy import BEST, LAST
-
-EXPLORE_PERIOD = 1_000
-"""Env steps after which the exploration schedule reaches the actors where no update does."""
-TIMING_SECONDS = 1.0
-"""Between two rows of the stream ``timing``."""
+from jaxrl_async.runtime.parts import AgentFactory, Parts, build
+from jaxrl_async.runtime.policy import LAST
+from jaxrl_async.runtime.reporter import Callback, Reporter
 
 
 class Summary(NamedTuple):
@@ -36,14 +34,16 @@ class Summary(NamedTuple):
     score: float  # mean return of the last evaluation; NaN without one
     best_score: float
     best_env_steps: int
+    evaluations_dropped: int
     directory: pathlib.Path
 
     def __str__(self) -> str:
         """Two lines for people."""
+        dropped = f"; {self.evaluations_dropped} evaluations dropped"
         return (
             f"{self.agent} on {self.env}: return {self.score:,.1f} after {self.env_steps:,} env"
             f" steps, {self.updates:,} updates and {self.episodes:,} episodes in"
-            f" {self.seconds:,.0f} s ({self.reason})\n"
+            f" {self.seconds:,.0f} s ({self.reason}{dropped if self.evaluations_dropped else ''})\n"
             f"best return {self.best_score:,.1f} at {self.best_env_steps:,} env steps;"
             f" the run lies in {self.directory}"
         )
@@ -51,7 +51,7 @@ class Summary(NamedTuple):
 
 @final
 class Trainer:
-    """One run, in lockstep: one thread, and the same bits each time."""
+    """One run: in threads, or with ``config.lockstep`` in one, the same bits each time."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Trainer:
         make_env: EnvFactory | None = None,
         make_evaluation_env: EnvFactory | None = None,
         recorder: Recorder | None = None,
+        callbacks: Sequence[Callback] = (),
     ):
         """Checks what can be checked before anything is built.
 
@@ -73,6 +74,7 @@ class Trainer:
             or like the training env.
           recorder: gets all that is recorded, besides the CSV files that are always written; None:
             the console.
+          callbacks: called on the thread that called ``run``.
 
         Raises:
           ConfigError: no such env, or no agent for this config.
@@ -84,148 +86,76 @@ class Trainer:
             make_evaluation_env = make.factory(config.evaluation.env)
         self._make_evaluation_env = make_evaluation_env or self._make_env
         self._recorder = ConsoleRecorder() if recorder is None else recorder
-        self.evaluations: list[Evaluation] = []
-        """So far, in order of version."""
+        self._callbacks = callbacks
+        self.parts: Parts
+        """Of the last run."""
 
     @property
     def state(self) -> Any:
         """The agent's state after the last update."""
         return self.parts.learner.state
 
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """Of the last run, in order of version."""
+        return self._reporter.evaluations
+
     def run(self) -> Summary:
-        """Trains to ``config.env_steps``; raises what went wrong."""
+        """Trains to ``config.env_steps``; raises what went wrong, in whichever thread it did."""
         with contextlib.ExitStack() as stack:
             factories = self._make_agent, self._make_env, self._make_evaluation_env
             self.parts = build(self.config, *factories, stack)
-            self._directory = RunDirectory(self.config)
-            self._records = MultiRecorder(CSVRecorder(self._directory.path), self._recorder)
-            self._records.start(to_json(self.config))
-            stack.callback(self._records.close)
-            return self._lockstep()
+            directory = RunDirectory(self.config)
+            recorder = MultiRecorder(CSVRecorder(directory.path), self._recorder)
+            stack.callback(recorder.close)
+            recorder.start(to_json(self.config))
+            reporter = Reporter(self.config, self.parts, directory, recorder, self._callbacks)
+            self._reporter = reporter
+            drive = run_lockstep if self.config.lockstep else run_threads
+            with stop_on_interrupt(reporter):
+                drive(self.config, self.parts, reporter)
+            scores = [evaluation.score for evaluation in reporter.evaluations]
+            score = scores[-1] if scores else math.nan
+            directory.save_policy(LAST, self.parts, self.parts.store.latest(), score)
+            reporter.record_timing(period=0.0)
+            return self._summary(directory, score)
 
-    # ---- driving ----------------------------------------------------------------------------
-
-    def _lockstep(self) -> Summary:
-        """Actors and learner in turn: whenever a whole call of updates is owed, it is made."""
-        parts, budget = self.parts, self.config.env_steps
-        self._clock, self._best = Clock(budget), None
-        self._published = self._offered_at = 0
-        with self._clock.measure("learning"):
-            parts.learner.compile()
-        self._publish()
-        self._evaluate()
-        while parts.limiter.env_steps < budget:
-            for actor in parts.actors:
-                with self._clock.measure("acting"):
-                    actor.step()
-                self._learn()
-                if parts.limiter.env_steps >= budget:
-                    break
-                self._report()
-        return self._finish()
-
-    def _learn(self) -> None:
-        """Makes the whole calls that are owed, handing parameters over when they are due."""
-        parts, calls = self.parts, self.config.learner.updates_per_call
-        with self._clock.measure("learning"):
-            while parts.limiter.owed() >= calls:
-                rows, weight, _ = parts.prefetcher.fetch()
-                parts.learner.step(rows, weight)
-                parts.limiter.update(calls)
-                if parts.learner.updates - self._published >= self.config.learner.publish_period:
-                    self._publish()
-            if parts.limiter.env_steps - self._offered_at >= EXPLORE_PERIOD:
-                self._publish()
-
-    def _snapshot(self) -> Snapshot:
-        """The newest parameters; their buffers live until the learner's next step."""
-        parts, env_steps = self.parts, self.parts.limiter.env_steps
-        params = parts.agent.actor_params(parts.learner.state)
-        return Snapshot(parts.learner.updates, env_steps, parts.agent.explore(env_steps), params)
-
-    def _publish(self) -> None:
-        snapshot = self._snapshot()
-        self.parts.store.publish(snapshot)
-        self.parts.store.deliver()
-        self._published, self._offered_at = snapshot.version, snapshot.env_steps
-
-    def _finish(self) -> Summary:
-        """How a run ends: the owed updates, the last version published, scored and kept."""
-        parts = self.parts
-        for actor in parts.actors:
-            actor.flush()
-        self._learn()
-        parts.learner.finish()
-        self._publish()
-        self._record_train()
-        self._evaluate()
-        last = self.parts.store.latest()
-        score = self.evaluations[-1].score if self.evaluations else math.nan
-        self._directory.save_policy(LAST, parts, last, score)
-        self._record_timing()
-        return self._summary("env_steps reached", score)
-
-    # ---- reporting --------------------------------------------------------------------------
-
-    def _report(self) -> None:
-        """Records and evaluations that are due, by env steps; the clock's by the clock."""
-        env_steps, before = self.parts.limiter.env_steps, self._reported_at
-        self._reported_at = env_steps
-        if crossed(self.config.record_period, before, env_steps):
-            self.parts.learner.finish()
-            self._record_train()
-        if crossed(self.config.evaluation.period, before, env_steps):
-            self._evaluate()
-        if self._clock.due(TIMING_SECONDS):
-            self._record_timing()
-
-    _reported_at = 0
-
-    def _record_train(self) -> None:
-        parts = self.parts
-        values = {"train/updates": float(parts.learner.done)}
-        values |= {f"train/{k}": v for k, v in parts.learner.take_metrics().items()}
-        values |= parts.counters.take()
-        values["actor/explore"] = parts.store.latest().explore
-        values["replay/size"] = float(len(parts.replay))
-        values["replay/balance"] = parts.limiter.balance
-        self._records.record("train", parts.limiter.env_steps, values)
-
-    def _record_timing(self) -> None:
-        env_steps, updates = self.parts.limiter.env_steps, self.parts.learner.done
-        self._records.record("timing", env_steps, self._clock.take(env_steps, updates))
-
-    def _evaluate(self) -> None:
-        """Scores the newest parameters, and keeps them if they are the best so far."""
-        parts = self.parts
-        if parts.evaluator is None:
-            return
-        with self._clock.measure("evaluating"):
-            evaluation = parts.evaluator.evaluate(parts.store.copy(self._snapshot()))
-        self.evaluations.append(evaluation)
-        self._records.record("evaluation", evaluation.snapshot.env_steps, evaluation.values())
-        best = -math.inf if self._best is None else self._best.score
-        if evaluation.score > best:  # never true of NaN
-            self._best = evaluation
-            self._directory.save_policy(BEST, parts, evaluation.snapshot, evaluation.score)
-
-    def _summary(self, reason: str, score: float) -> Summary:
-        parts, best = self.parts, self._best
+    def _summary(self, directory: RunDirectory, score: float) -> Summary:
+        parts, reporter = self.parts, self._reporter
+        best = reporter.best
         return Summary(
             agent=self.config.agent_name,
             env=self.config.env,
-            reason=reason,
+            reason=reporter.reason or "env_steps reached",
             env_steps=parts.limiter.env_steps,
             updates=parts.learner.updates,
             episodes=parts.counters.episodes,
-            seconds=self._clock.seconds,
+            seconds=reporter.clock.seconds,
             score=score,
             best_score=best.score if best else math.nan,
             best_env_steps=best.snapshot.env_steps if best else 0,
-            directory=self._directory.path,
+            evaluations_dropped=parts.evaluator.dropped if parts.evaluator else 0,
+            directory=directory.path,
         )
 
 
-def crossed(period: int, before: int, now: int) -> bool:
-    """Whether a multiple of ``period`` lies in (before, now]; never for 0."""
-    return period > 0 and now // period > before // period
+@contextlib.contextmanager
+def stop_on_interrupt(reporter: Reporter) -> Iterator[None]:
+    """The first Ctrl-C stops the run in good order, a second one at once.
+
+    Python lets only the main thread handle signals; elsewhere nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(signum: int, frame: Any) -> None:
+        reporter.stop("interrupted")
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

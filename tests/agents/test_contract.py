@@ -17,7 +17,7 @@ import pytest
 
 from jaxrl_async.agents import AGENTS
 from jaxrl_async.agents.agent import Trainable
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.types import ArraySpec, Batch, EnvSpec, Transition
 
 B, ACTIONS = 4, 4  # as many rows as actions: [B] against [B, A] would broadcast in silence
@@ -41,9 +41,9 @@ class Case(NamedTuple):
 
 
 def make(name: str, **changes: Any) -> Any:
-    """The agent with 16-wide layers, for whichever kind of actions it takes."""
+    """The agent with one layer of 16, for whichever kind of actions it takes."""
     preset = AGENTS[name]
-    config = dataclasses.replace(preset.config, **{"hidden": (16, 16)} | changes)
+    config = dataclasses.replace(preset.config, **{"hidden": (16,)} | changes)
     observation = (("camera", ArraySpec((2, 2), "uint8")), ("joints", ArraySpec((3,), "float32")))
     try:
         return preset.agent(config, EnvSpec(observation, ACTIONS, discrete=False))

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from jaxrl_async.agents import AGENTS
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.types import ArraySpec, Batch, EnvSpec, Transition
 
-B, UPDATES = 64, 400
+B, UPDATES = 64, 500
 GAMMA = 0.9
 
 FASTER: dict[str, dict[str, Any]] = {  # besides what all are given
@@ -32,7 +32,7 @@ every_agent = pytest.mark.parametrize("name", list(AGENTS))
 @functools.cache
 def make(name: str) -> Any:
     preset = AGENTS[name]
-    changes = {"hidden": (16, 16), "learning_rate": 1e-2, "tau": 0.05} | FASTER.get(name, {})
+    changes = {"hidden": (32,), "learning_rate": 5e-3, "tau": 0.05} | FASTER.get(name, {})
     config = dataclasses.replace(preset.config, **changes)
     observation = ArraySpec((1,), "float32")
     try:
@@ -43,7 +43,7 @@ def make(name: str) -> Any:
 
 @functools.cache
 def compiled(name: str) -> Any:
-    """Many updates on one batch; the TD error is that of the first."""
+    """The init, and many updates on one batch, whose TD error is that of the first."""
 
     def train(state, batch, key):
         def body(state, _):
@@ -53,7 +53,7 @@ def compiled(name: str) -> Any:
         state, td_error = jax.lax.scan(body, state, length=UPDATES)
         return state, td_error[0]
 
-    return jax.jit(train)
+    return jax.jit(make(name).init), jax.jit(train)
 
 
 class Probe:
@@ -86,14 +86,15 @@ class Probe:
         discount = self.zeros if discount is None else discount
         next_observation = self.zeros if next_observation is None else next_observation
         self.batched = self.batch(observation, reward, discount, next_observation)
-        state = self.agent.init(jax.random.key(0))
-        self.state, _ = compiled(self.name)(state, self.batched, jax.random.key(1))
+        init, train = compiled(self.name)
+        self.state, _ = train(init(jax.random.key(0)), self.batched, jax.random.key(1))
 
     def values(self) -> np.ndarray:
         """Q [B] of the batch's observations and actions: minus the TD error towards zero."""
         observation = self.batched.transition.observation[:, 0]
         towards_zero = self.batch(observation, self.zeros, self.zeros, self.zeros)
-        return -np.asarray(compiled(self.name)(self.state, towards_zero, jax.random.key(2))[1])
+        _, train = compiled(self.name)
+        return -np.asarray(train(self.state, towards_zero, jax.random.key(2))[1])
 
     def greedy(self, *observations: float) -> np.ndarray:
         """The actions without exploration, those of two actions as -.5 and .5."""
@@ -145,8 +146,8 @@ def test_the_action_with_the_highest_reward_is_found(name):
 
     probe.learn(probe.zeros, reward=probe.reward_near(0.5 * probe.ones))
 
-    np.testing.assert_allclose(probe.greedy(0), [0.5], atol=0.15)
-    np.testing.assert_allclose(probe.values(), probe.batched.transition.reward, atol=0.2)
+    np.testing.assert_allclose(probe.greedy(0), [0.5], atol=0.25)
+    np.testing.assert_allclose(probe.values(), probe.batched.transition.reward, atol=0.1)
 
 
 @every_agent
@@ -155,5 +156,5 @@ def test_the_best_action_is_found_for_each_observation(name):
 
     probe.learn(probe.sign, reward=probe.reward_near(0.5 * probe.sign))
 
-    np.testing.assert_allclose(probe.greedy(1, -1), [0.5, -0.5], atol=0.15)
-    np.testing.assert_allclose(probe.values(), probe.batched.transition.reward, atol=0.2)
+    np.testing.assert_allclose(probe.greedy(1, -1), [0.5, -0.5], atol=0.25)
+    np.testing.assert_allclose(probe.values(), probe.batched.transition.reward, atol=0.1)

@@ -30,7 +30,7 @@ def test_the_log_jacobian_of_tanh_is_exact_where_tanh_saturates():
 
 
 def test_the_log_jacobian_of_tanh_has_finite_gradients():
-    gradients = jax.vmap(jax.grad(log_tanh_jacobian))(f32(10, 0.5, -20))
+    gradients = jax.jit(jax.vmap(jax.grad(log_tanh_jacobian)))(f32(10, 0.5, -20))
 
     # -2 tanh(u); tanh(.5) = .462117
     np.testing.assert_allclose(gradients, [-2, -0.924234, 2], atol=1e-5)
@@ -73,7 +73,8 @@ def test_a_saturated_actor_has_a_finite_log_probability_and_gradient():
         action, log_prob = TanhNormal(mean, log_std).sample_and_log_prob(KEY)
         return log_prob[0], action
 
-    (log_prob, action), gradient = jax.value_and_grad(log_prob_of_sample, has_aux=True)(mean)
+    differentiate = jax.jit(jax.value_and_grad(log_prob_of_sample, has_aux=True))
+    (log_prob, action), gradient = differentiate(mean)
 
     u = 20 + np.float64(jax.random.normal(KEY, (1, 1))[0, 0])
     # -z^2 / 2 - .918939 - (1.386294 - 2 u); the mean shifts u with the noise fixed: 2 tanh(u)
@@ -110,7 +111,7 @@ def test_samples_are_differentiable_in_mean_and_spread():
     def action(mean, log_std):
         return TanhNormal(mean[None], log_std[None]).sample_and_log_prob(KEY)[0][0, 0]
 
-    by_mean, by_log_std = jax.grad(action, argnums=(0, 1))(f32(0), f32(0))
+    by_mean, by_log_std = jax.jit(jax.grad(action, argnums=(0, 1)))(f32(0), f32(0))
 
     noise = np.asarray(jax.random.normal(KEY, (1, 1)))[0, 0]
     slope = 1 - np.tanh(noise) ** 2  # u = noise; du/dmean = 1, du/dlog_std = noise
@@ -128,7 +129,7 @@ def test_explore_scales_the_spread_of_each_row():
     mean = np.full((3, 4096), 0.2, np.float32)
     policy = TanhNormal(mean, np.full_like(mean, np.log(0.1)))
 
-    action = policy.sample(KEY, f32(0, 1, 3))
+    action = jax.jit(TanhNormal.sample)(policy, KEY, f32(0, 1, 3))
 
     u = np.arctanh(np.asarray(action))
     np.testing.assert_array_equal(action[0], policy.mode()[0])
@@ -162,7 +163,9 @@ DRAWS = 8192  # standard error of a frequency: at most sqrt(.25 / 8192) = .0055
 
 
 def frequencies(explorer, q, explore):
-    action = explorer(KEY, np.tile(f32(*q), (DRAWS, 1)), np.full(DRAWS, explore, np.float32))
+    action = jax.jit(explorer)(
+        KEY, np.tile(f32(*q), (DRAWS, 1)), np.full(DRAWS, explore, np.float32)
+    )
     assert action.dtype == np.int32 and action.shape == (DRAWS,)
     return np.bincount(action, minlength=len(q)) / DRAWS
 
@@ -202,7 +205,7 @@ def test_softmax_at_temperature_0_tells_close_values_apart():
 def test_gaussian_noise_has_each_rows_deviation_and_stays_in_bounds():
     action = np.zeros((3, 4096), np.float32)
 
-    noisy = np.asarray(gaussian_noise(KEY, action, f32(0, 0.1, 10)))
+    noisy = np.asarray(jax.jit(gaussian_noise)(KEY, action, f32(0, 0.1, 10)))
 
     np.testing.assert_array_equal(noisy[0], 0)
     np.testing.assert_allclose(noisy[1].std(), 0.1, rtol=0.05)

@@ -130,7 +130,7 @@ def test_huber_is_quadratic_up_to_the_threshold_and_linear_beyond():
 
 
 def test_the_gradient_of_huber_is_the_error_clipped_to_the_threshold():
-    gradient = jax.vmap(jax.grad(td.huber))(f32(-3, -0.5, 0, 0.25, 7))
+    gradient = jax.jit(jax.vmap(jax.grad(td.huber)))(f32(-3, -0.5, 0, 0.25, 7))
 
     np.testing.assert_array_equal(gradient, [-1, -0.5, 0, 0.25, 1])
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxrl_async.agents.dqn import DQN, DQNConfig
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.runtime.learner import MAX_IN_FLIGHT, Learner, make_mesh
 from jaxrl_async.types import ArraySpec, Batch, EnvSpec, Layout
 

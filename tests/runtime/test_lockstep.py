@@ -11,7 +11,7 @@ from small import Counting, Memory, small
 
 from jaxrl_async import Policy, Trainer
 from jaxrl_async.agents import AGENTS
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 
 ENVS = {"dqn": "CartPole-v1", "sac": "Pendulum-v1", "td3": "Pendulum-v1", "ddpg": "Pendulum-v1"}
 

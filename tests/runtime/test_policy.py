@@ -10,7 +10,7 @@ import pytest
 from small import Memory, small
 
 from jaxrl_async import Policy, Trainer, evaluate_policy
-from jaxrl_async.config import ConfigError
+from jaxrl_async.checks import ConfigError
 
 
 @pytest.fixture(scope="module")

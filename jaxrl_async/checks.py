@@ -1,0 +1,79 @@
+"""Refusals at the door: what configs require of their fields."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+class ConfigError(Exception):
+    """A setting that cannot work; the message names the field, the value and the remedy.
+
+    Not a ``ValueError``: command-line parsers take those for their own and wrap them.
+    """
+
+
+def require(condition: bool, name: str, value: Any, remedy: str) -> None:
+    """Raises ``ConfigError`` unless ``condition`` holds."""
+    if not condition:
+        raise ConfigError(f"{name} = {value!r}: {remedy}")
+
+
+def _each(config: Any, names: Iterable[str], valid: Callable[[Any], bool], remedy: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        require(valid(value), f"{type(config).__name__}.{name}", value, remedy)
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+def _is_whole(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+
+
+def whole(config: Any, minimum: int, *names: str) -> None:
+    """Requires the named fields of ``config`` to be integers of at least ``minimum``."""
+    _each(config, names, lambda v: _is_whole(v, minimum), f"use an integer >= {minimum}")
+
+
+def at_least(config: Any, minimum: float, *names: str) -> None:
+    """Requires the named fields of ``config`` to be finite numbers of at least ``minimum``."""
+    _each(config, names, lambda v: _is_number(v) and v >= minimum, f"use a number >= {minimum}")
+
+
+def positive(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be finite numbers above 0."""
+    _each(config, names, lambda v: _is_number(v) and v > 0, "use a number above 0")
+
+
+def fraction(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be numbers from 0 to 1."""
+    _each(config, names, lambda v: _is_number(v) and 0 <= v <= 1, "use a number from 0 to 1")
+
+
+def one_of(config: Any, choices: Iterable[str], *names: str) -> None:
+    """Requires the named fields of ``config`` to be strings among ``choices``."""
+    remedy = f"use one of {', '.join(choices)}"
+    _each(config, names, lambda v: isinstance(v, str) and v in choices, remedy)
+
+
+def finite(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be finite numbers."""
+    _each(config, names, _is_number, "use a finite number")
+
+
+def of_type(config: Any, kind: Any, remedy: str, *names: str) -> None:
+    """Requires the named fields of ``config`` to be instances of ``kind``."""
+    _each(config, names, lambda v: isinstance(v, kind), remedy)
+
+
+def layer_sizes(config: Any, *names: str) -> None:
+    """Requires the named fields of ``config`` to be non-empty tuples of widths."""
+    _each(
+        config,
+        names,
+        lambda v: isinstance(v, tuple) and len(v) > 0 and all(_is_whole(w, 1) for w in v),
+        "use a tuple of layer widths such as (256, 256)",
+    )
