@@ -48,7 +48,19 @@ CARTPOLE = {
 }
 # RL-Zoo's learning rate for Pendulum-v1.
 PENDULUM = {"env_steps": 20_000, "evaluation.period": 2_000, "agent.learning_rate": 1e-3}
+HALF_CHEETAH = {
+    "env_steps": 100_000,
+    "learner.warmup_steps": 10_000,
+    "actor.random_steps": 10_000,
+    "learner.updates_per_call": 8,
+    "evaluation.period": 5_000,
+}
 INVERTED_PENDULUM = {"env_steps": 30_000, "evaluation.period": 2_500}
+CONTINUOUS = {
+    "Pendulum-v1": PENDULUM,
+    "InvertedPendulum-v5": INVERTED_PENDULUM,
+    "HalfCheetah-v5": HALF_CHEETAH,
+}
 
 AGENTS: Mapping[str, Preset] = {
     "ddpg": Preset(
@@ -68,13 +80,13 @@ AGENTS: Mapping[str, Preset] = {
         SAC,
         SACConfig(),
         "SAC: stochastic policy, learned temperature",
-        tasks={"Pendulum-v1": PENDULUM, "InvertedPendulum-v5": INVERTED_PENDULUM},
+        tasks=CONTINUOUS,
     ),
     "td3": Preset(
         TD3,
         TD3Config(),
         "TD3: deterministic policy, twin critics, delayed policy updates",
-        tasks={"Pendulum-v1": PENDULUM, "InvertedPendulum-v5": INVERTED_PENDULUM},
+        tasks=CONTINUOUS,
     ),
 }
 
