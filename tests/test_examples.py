@@ -9,7 +9,7 @@ import pytest
 import tyro
 from gymnasium.utils.env_checker import check_env
 
-from jaxrl_async import Policy
+from jaxrl_async import AGENTS, Policy
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 RUN_FILES = {
@@ -69,7 +69,8 @@ def test_dqn_cartpole_trains_a_dueling_network(example, tmp_path, capsys):
     result = run(dqn_cartpole.main, 1_400, tmp_path / "run")
 
     assert result.policy.agent.config.dueling
-    assert result.policy.agent.config.learning_rate == 2.3e-3  # the table's, as nobody named one
+    tuned = AGENTS["dqn"].tasks["CartPole-v1"]
+    assert result.policy.agent.config.learning_rate == tuned["agent.learning_rate"]
     assert result.summary.updates == 128  # (1400 - 1000 warm-up) * 0.5 = 200, one whole call of 128
     assert evaluated_at(result) == [0, 1_400]
     assert file_names(tmp_path / "run") == RUN_FILES

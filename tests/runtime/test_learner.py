@@ -126,5 +126,5 @@ def test_a_batch_with_nan_changes_no_parameter_and_is_counted():
 
 
 def test_more_devices_than_there_are_is_refused():
-    with pytest.raises(ConfigError, match=r"learner.devices = 1000: this machine has 2; use fewer"):
+    with pytest.raises(ConfigError, match=r"learner.devices = 1000: this machine has 8; use fewer"):
         make_mesh(1000)

@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 from small import Counting, Memory, small
@@ -178,20 +179,16 @@ def test_evaluating_changes_no_bit_of_the_learner(tmp_path):
     assert len(runs[1][0].evaluations) == 6
 
 
-def test_two_devices_learn_what_one_does(tmp_path):
-    trainers = [
-        run(small("sac", "Pendulum-v1", learner__devices=n), tmp_path / str(n))[0] for n in (1, 2)
-    ]
+def test_two_and_eight_devices_learn_what_one_does(tmp_path):
+    one, two, eight = (
+        run(small("sac", "Pendulum-v1", learner__devices=n), tmp_path / str(n))[0].state
+        for n in (1, 2, 8)
+    )
 
-    one, two = (trainer.state.critic.params["params"] for trainer in trainers)
-    for a, b in zip(leaves_of(one), leaves_of(two), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-4)
-
-
-def leaves_of(tree):
-    import jax
-
-    return jax.tree.leaves(tree)
+    for many in (two, eight):
+        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
+        for a, b in pairs:
+            np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_a_directory_that_holds_a_run_is_refused(tmp_path):
