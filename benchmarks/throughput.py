@@ -1,0 +1,193 @@
+"""A threaded run against the bare update, and against peers.
+
+    python benchmarks/throughput.py bare
+    python benchmarks/throughput.py peers --agents sac td3 dqn        # needs the extra `peers`
+
+`bare`: SAC on HalfCheetah-v5 at one update per env step, without evaluation, for `seconds` after
+the warm-up: updates finished per second, over those of the same compiled step on one resident batch
+at the fastest K of 1, 8, 32, timed before and after in the same process.
+
+`peers`: env steps per second of whole runs, ours and SBX's (and SB3's with `--sb3`), each in a
+process of its own, in turns; the same warm-up, networks, batch and updates per env step on both
+sides. SAC and TD3 on HalfCheetah-v5 at one update per env step; DQN on CartPole-v1 with RL-Zoo's
+settings. The value is the ratio of the medians.
+
+Appends JSON lines to `benchmarks/results/throughput.jsonl`.
+"""
+
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import tyro
+from machine import RESULTS, context
+from update import UPDATES_PER_CALL, make_learner, updates_per_second
+
+from jaxrl_async.agents import run_config
+from jaxrl_async.runtime.trainer import Trainer
+
+RESULT = RESULTS / "throughput.jsonl"
+WARMUP = 1_000
+# RL-Zoo's settings, as peers.py gives them to the peers.
+DQN = {
+    "replay.n_step": 1,
+    "agent.learning_rate": 2.3e-3,
+    "agent.double": False,
+}
+
+
+class Meter:
+    """Env steps and updates at each timing row: a recorder."""
+
+    def __init__(self):
+        self.rows: list[tuple[float, int, int]] = []
+        self.trainer: Trainer | None = None
+
+    def start(self, config: Mapping[str, Any]) -> None: ...
+
+    def record(self, stream: str, env_steps: int, values: Mapping[str, float]) -> None:
+        if stream == "timing" and self.trainer is not None:
+            done = self.trainer.parts.learner.done
+            self.rows.append((time.perf_counter(), env_steps, done))
+
+    def close(self) -> None: ...
+
+    def rates(self) -> tuple[float, float]:
+        """Env steps/s and updates/s from two seconds after the first update on."""
+        learning = [row for row in self.rows if row[2] > 0][2:]
+        (start, steps_0, updates_0), (end, steps_1, updates_1) = learning[0], learning[-1]
+        return (steps_1 - steps_0) / (end - start), (updates_1 - updates_0) / (end - start)
+
+
+def run_ours(
+    agent: str, env: str, seconds: float, changes: Mapping[str, Any], sleep: float = 0.0
+) -> tuple[float, float]:
+    """Env steps/s and updates/s of a threaded run that ends after about ``seconds``."""
+    meter = Meter()
+    with tempfile.TemporaryDirectory() as directory:
+        config = run_config(
+            agent,
+            env,
+            {
+                "env_steps": 10_000_000,
+                "directory": directory,
+                "evaluation.period": 0,
+                "learner.warmup_steps": WARMUP,
+                "actor.random_steps": WARMUP,
+                "stop.seconds": seconds,
+                **changes,
+            },
+        )
+        make_env = (lambda: SlowStep(gym.make(env), sleep)) if sleep else None
+        meter.trainer = Trainer(config, recorder=meter, make_env=make_env)
+        meter.trainer.run()
+    return meter.rates()
+
+
+class SlowStep(gym.Wrapper):
+    """Sleeps in every step, as a robot or a remote simulator would."""
+
+    def __init__(self, env: gym.Env, seconds: float):
+        super().__init__(env)
+        self.seconds = seconds
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return self.env.step(action)
+
+
+def bare_rate(agent: str, seconds: float) -> tuple[float, int]:
+    """The best of K = 1, 8, 32 on a resident batch, and that K."""
+    rates = {}
+    for k in UPDATES_PER_CALL:
+        learner, call = make_learner(agent, k)
+        learner.compile()
+        updates_per_second(learner, call, 0.5)
+        rates[k] = updates_per_second(learner, call, seconds)
+    best = max(rates, key=lambda k: rates[k])
+    return rates[best], best
+
+
+def bare(agent: str = "sac", seconds: float = 60.0, updates_per_call: int = 8) -> None:
+    """P1: how much of the bare update a threaded run keeps."""
+    before, best = bare_rate(agent, 8.0)
+    changes = {"learner.updates_per_call": updates_per_call}
+    _, threaded = run_ours(agent, "HalfCheetah-v5", seconds + 15.0, changes)
+    after, _ = bare_rate(agent, 8.0)
+    write(
+        {
+            "benchmark": "throughput/bare",
+            "agent": agent,
+            "value": round(threaded / statistics.mean([before, after]), 3),
+            "unit": "updates/s of a threaded run over the bare update's",
+            "threaded": round(threaded, 1),
+            "bare": [round(before, 1), round(after, 1)],
+            "bare_updates_per_call": best,
+            "updates_per_call": updates_per_call,
+            "seconds": seconds,
+        }
+    )
+
+
+def peers(
+    agents: tuple[str, ...] = ("sac", "td3", "dqn"),
+    rounds: int = 3,
+    seconds: float = 30.0,
+    sb3: bool = False,
+) -> None:
+    """P2: whole runs against SBX, and SB3, on the same work."""
+    libraries = ("sbx", "sb3") if sb3 else ("sbx",)
+    for agent in agents:
+        env = "CartPole-v1" if agent == "dqn" else "HalfCheetah-v5"
+        own = [sys.executable, __file__, "ours", "--agent", agent, "--env", env]
+        commands = {"ours": [*own, "--seconds", str(seconds)]}
+        steps = 20_000 if agent == "dqn" else 3_500
+        script = str(pathlib.Path(__file__).with_name("peers.py"))
+        for library in libraries:
+            commands[library] = [sys.executable, script, library, agent.upper(), env, str(steps)]
+        found: dict[str, list[float]] = {name: [] for name in commands}
+        for _ in range(rounds):
+            for name, command in commands.items():
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                found[name].append(json.loads(done.stdout.splitlines()[-1])["env_steps_per_s"])
+        medians = {name: statistics.median(values) for name, values in found.items()}
+        for library in libraries:
+            write(
+                {
+                    "benchmark": f"throughput/{library}",
+                    "agent": agent,
+                    "env": env,
+                    "value": round(medians["ours"] / medians[library], 2),
+                    "unit": f"env steps/s over {library}'s",
+                    "env_steps_per_s": found,
+                    "commands": {name: " ".join(parts[1:]) for name, parts in commands.items()},
+                }
+            )
+
+
+def ours(agent: str, env: str, seconds: float = 30.0, sleep: float = 0.0, actors: int = 1) -> None:
+    """One run of ours; prints its env steps/s."""
+    changes: dict[str, Any] = {"actor.num_actors": actors}
+    changes |= DQN if agent == "dqn" else {"learner.updates_per_call": 8}
+    rate, _ = run_ours(agent, env, seconds, changes, sleep)
+    print(json.dumps({"env_steps_per_s": round(rate, 1)}))
+
+
+def write(line: dict[str, Any]) -> None:
+    """Prints and keeps a result."""
+    line |= context()
+    print(json.dumps(line), flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    with RESULT.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    tyro.extras.subcommand_cli_from_dict({"bare": bare, "peers": peers, "ours": ours})
