@@ -2,8 +2,8 @@
 
     python benchmarks/peers.py {sbx,sb3} {SAC,TD3,DQN} ENV STEPS [SLEEP_SECONDS]
 
-Needs the extra `peers`. SAC and TD3: one update per env step, batch 256, MLP 256-256, 1,000 steps of
-warm-up. DQN: RL-Zoo's settings for CartPole-v1.
+Needs the extra `peers`. SAC and TD3: one update per env step, batch 256, MLP 256-256, 1,000 steps
+of warm-up. DQN: RL-Zoo's settings for CartPole-v1.
 """
 
 import importlib

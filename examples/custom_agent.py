@@ -11,7 +11,6 @@ return of TODO-FIGURE of 500 after 50,000 env steps, in TODO-FIGURE minutes on 2
 [1] Haarnoja et al. 2017, https://arxiv.org/abs/1702.08165, here for discrete actions
 """
 
-# ruff: noqa: D102  (the protocol says what each method does: jaxrl_async/agents/agent.py)
 import dataclasses
 import functools
 from typing import final

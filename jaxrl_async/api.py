@@ -53,7 +53,8 @@ def train(
       seed: the run's only seed.
       evaluation_env: scored in instead of ``env``.
       env_options: keywords of ``gymnasium.make``.
-      directory: where the run writes; None: a new one under ``runs/``.
+      directory: where the run writes; the same call resumes it, a larger ``env_steps`` goes on.
+        None: a new one under ``runs/``.
       options: fields of the agent's config.
       recorder: instead of the console; the CSV files are written either way.
       **run: other fields of ``RunConfig``, nested mappings for its parts:
@@ -82,10 +83,7 @@ def train(
         recorder=recorder,
     )
     summary = trainer.run()
-    history = [
-        {"env_steps": float(e.snapshot.env_steps), **e.values()} for e in trainer.evaluations
-    ]
-    return RunResult(Policy.load(summary.directory), trainer.state, summary, history)
+    return RunResult(Policy.load(summary.directory), trainer.state, summary, trainer.history)
 
 
 def evaluate_policy(

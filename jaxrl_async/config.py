@@ -12,15 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from jaxrl_async.checks import (
-    ConfigError,
-    at_least,
-    finite,
-    of_type,
-    positive,
-    require,
-    whole,
-)
+from jaxrl_async.checks import ConfigError, at_least, finite, of_type, positive, require, whole
 
 
 @dataclass(frozen=True)
@@ -121,6 +113,20 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class CheckpointConfig:
+    """What is saved so that a run can go on."""
+
+    period: int = 50_000
+    """Env steps between checkpoints; also at a stop and at the end; 0: only then."""
+    keep: int = 2
+    """Newest checkpoints kept."""
+
+    def __post_init__(self):
+        whole(self, 0, "period")
+        whole(self, 1, "keep")
+
+
+@dataclass(frozen=True)
 class StopConfig:
     """What ends a run before its budget of env steps, whichever comes first."""
 
@@ -173,6 +179,8 @@ class RunConfig(Generic[Agent]):
     """How updates are made."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """How the policy is scored."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """What is saved so that the run can go on."""
     stop: StopConfig = StopConfig()
     """What ends the run early."""
 

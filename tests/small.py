@@ -14,6 +14,7 @@ SMALL = {
     "env_steps": 300,
     "record_period": 50,
     "replay.capacity": 1_000,
+    "replay.n_step": 1,
     "actor.random_steps": 50,
     "learner.batch_size": 16,
     "learner.warmup_steps": 100,

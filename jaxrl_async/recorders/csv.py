@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, TextIO, final
 
-from jaxrl_async.recorders.recorder import Stream
+from jaxrl_async.recorders.recorder import STREAMS, Stream
 
 
 @final
@@ -34,7 +34,7 @@ class CSVRecorder:
         """
         if stream not in self._files:
             self._columns[stream] = ["env_steps", *values]
-            self._files[stream] = open(self._directory / f"{stream}.csv", "w", newline="")
+            self._files[stream] = open(self._path(stream), "w", newline="")
             self._write(stream, self._columns[stream])
         unknown = sorted(set(values) - set(self._columns[stream]))
         if unknown:
@@ -44,6 +44,26 @@ class CSVRecorder:
             )
         row = {"env_steps": env_steps, **values}
         self._write(stream, [cell(row.get(name)) for name in self._columns[stream]])
+
+    def offsets(self) -> dict[str, int]:
+        """Bytes written to each file so far; every one of them is a whole row."""
+        return {stream: file.tell() for stream, file in self._files.items()}
+
+    def truncate(self, offsets: Mapping[str, int]) -> None:
+        """Goes on where ``offsets()`` was taken: rows written later are removed."""
+        for stream in STREAMS:
+            path = self._path(stream)
+            if stream not in offsets:
+                path.unlink(missing_ok=True)
+                continue
+            file = open(path, "r+", newline="")
+            self._columns[stream] = next(csv.reader(file))
+            file.seek(offsets[stream])
+            file.truncate()
+            self._files[stream] = file
+
+    def _path(self, stream: Stream) -> pathlib.Path:
+        return self._directory / f"{stream}.csv"
 
     def _write(self, stream: Stream, row: list[str]) -> None:
         csv.writer(self._files[stream], lineterminator="\n").writerow(row)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeAlias, final
 
+STREAMS = ("train", "evaluation", "timing")
 Stream: TypeAlias = Literal["train", "evaluation", "timing"]
 """``train`` and ``evaluation`` hold only what follows from the data; ``timing`` is of the clock."""
 

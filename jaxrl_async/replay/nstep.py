@@ -9,6 +9,7 @@ with m = n in mid-episode. Where an episode ends, by termination or truncation, 
 end with it and m <= n; terminated wins over truncated where an env says both.
 """
 
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -20,6 +21,7 @@ from jaxrl_async.types import (
     TRUNCATED,
     Transition,
     Windows,
+    leaves,
     map_leaves,
 )
 
@@ -87,6 +89,31 @@ class NStepAccumulator:
         """Forgets the open windows of ``lanes`` (indices or a mask [E]); after a fault."""
         self._age[lanes] = 0
         self._steps[lanes] = 0
+
+    def state(self) -> dict[str, Any]:
+        """The open windows."""
+        kept = [] if self._start is None else leaves((self._start, self._newest))
+        return {
+            "steps": self._steps.copy(),
+            "age": self._age.copy(),
+            "reward": self._reward.copy(),
+            "factor": self._factor.copy(),
+            "kept": [leaf.copy() for leaf in kept],
+        }
+
+    def restore(self, state: Mapping[str, Any], start: Any, newest: Any) -> None:
+        """Takes up the windows of ``state()``.
+
+        Args:
+          state: as ``state()`` gave it.
+          start: any (observation, action, extras) of one step [E, ...], for the structure.
+          newest: any next observation, likewise.
+        """
+        for name in ("steps", "age", "reward", "factor"):
+            getattr(self, f"_{name}")[:] = state[name]
+        if state["kept"]:
+            kept = iter(state["kept"])
+            self._start, self._newest = map_leaves(lambda _: next(kept), (start, newest))
 
     def _room(self, leaf: Any) -> np.ndarray:
         array = np.asarray(leaf)

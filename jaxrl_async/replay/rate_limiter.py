@@ -179,6 +179,14 @@ class RateLimiter:
         after = self._updates + updates
         return after <= at_the_end and self._due(self._env_steps) - after >= -self.slack
 
+    # ---- saving and restoring ---------------------------------------------------------------
+
+    def restore(self, env_steps: int, updates: int) -> None:
+        """Takes up the counts of an earlier run: what was stored, and what was done."""
+        with self._lock:
+            self._admitted = self._env_steps = env_steps
+            self._updates = updates
+
     # ---- end --------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -18,11 +18,12 @@ class Ring:
     def __init__(self, capacity: int, widths: Mapping[str, int]):
         self.capacity = capacity
         self.total = 0  # rows ever added
+        self._first = 0  # number of the first that is known; above 0 after a restart
         self._rows = {dtype: np.zeros((capacity, width), dtype) for dtype, width in widths.items()}
 
     def __len__(self) -> int:
         """Rows kept."""
-        return min(self.total, self.capacity)
+        return min(self.total - self._first, self.capacity)
 
     @property
     def oldest(self) -> int:
@@ -45,6 +46,10 @@ class Ring:
             kept[start : start + before_seam] = new[:before_seam]
             kept[: count - before_seam] = new[before_seam:]
         self.total += count
+
+    def restart(self, first: int) -> None:
+        """Empties the ring; the next row added gets the insertion number ``first``."""
+        self._first = self.total = first
 
     def take(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Copies of the rows with these insertion numbers [...]: ``dtype -> [..., width]``."""

@@ -1,7 +1,8 @@
 """Uniform replay: every kept transition is equally likely at each draw, with replacement."""
 
 import threading
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 
@@ -37,6 +38,46 @@ class UniformReplay:
         with self._lock:
             rows = self._ring.take(np.arange(self._ring.oldest, self._ring.total))
         return self._layout.unpack(rows)
+
+    # ---- saving and restoring ---------------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Most transitions kept."""
+        return self._ring.capacity
+
+    def state(self) -> dict[str, Any]:
+        """All but the rows: the generator, and how many rows were ever added."""
+        with self._lock:
+            return {"rng": self._rng.bit_generator.state, "rows": self._ring.total}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes up the generator of ``state()``; the rows come by ``restart`` and ``append``."""
+        with self._lock:
+            self._rng.bit_generator.state = state["rng"]
+
+    def rows(self, start: int, stop: int, most_bytes: int) -> tuple[int, dict[str, np.ndarray]]:
+        """Copies of rows from ``start``, or the oldest kept, on; and the number of the first.
+
+        So many as fit into ``most_bytes``, at least one, up to ``stop``.
+        """
+        width = sum(np.dtype(dtype).itemsize * n for dtype, n in self._layout.widths.items())
+        with self._lock:
+            first = max(start, self._ring.oldest)
+            count = min(stop - first, max(1, most_bytes // width))
+            return first, self._ring.take(np.arange(first, first + count))
+
+    def restart(self, first: int) -> None:
+        """Empties the replay; the next row gets the insertion number ``first``."""
+        with self._lock:
+            self._ring.restart(first)
+
+    def append(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Adds packed rows, as ``rows`` gave them."""
+        with self._lock:
+            self._ring.add(rows)
+
+    # ---- drawing ----------------------------------------------------------------------------
 
     def sample(self, batches: int, size: int) -> Sample:
         """``batches`` batches of ``size`` transitions, in memory that nobody else holds.

@@ -6,12 +6,15 @@
 | ``train.csv``, ``evaluation.csv``, ``timing.csv`` | see ``runtime/metrics.py`` |
 | ``policy_best.npz`` | the parameters of the best evaluation, exactly those that were scored |
 | ``policy_last.npz`` | the parameters after the last update |
+| ``checkpoints/`` | see ``runtime/checkpoint.py`` |
 """
 
 import datetime
 import json
+import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any, final
 
 from jaxrl_async.checks import ConfigError
@@ -21,6 +24,11 @@ from jaxrl_async.runtime.parts import Parts
 from jaxrl_async.runtime.policy import Policy, versions
 
 CONFIG = "config.json"
+MAY_CHANGE = (
+    *("env_steps", "directory", "record_period", "evaluation", "checkpoint", "stop"),
+    *("learner.slack", "learner.devices", "actor.device", "actor.max_policy_lag"),
+)
+"""Fields that a resumed run may have otherwise than before; they decide nothing already done."""
 
 
 @final
@@ -31,23 +39,22 @@ class RunDirectory:
         """Claims ``config.directory``, or a new one under ``runs/``.
 
         Raises:
-          ConfigError: another run lies there.
+          ConfigError: another run lies there, or the config holds what JSON does not know.
         """
         self._config = config
         self.path = pathlib.Path(config.directory) if config.directory else new_path(config)
         described = {**to_json(config), "versions": versions()}
         try:
-            text = json.dumps(described, indent=2, allow_nan=False)
+            text = json.dumps(described, indent=2, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
             raise ConfigError(f"RunConfig holds what JSON does not know: {error}") from error
+        found = self.path / CONFIG
+        if found.exists():
+            refuse_another_run(found, described)
         self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(self.path / CONFIG, "x") as file:
-                file.write(text + "\n")
-        except FileExistsError as error:
-            raise ConfigError(
-                f"directory = {str(self.path)!r}: already holds a run; name another directory"
-            ) from error
+        partial = self.path / f"{CONFIG}.partial"
+        partial.write_text(text)
+        os.replace(partial, found)
 
     def save_policy(self, name: str, parts: Parts, snapshot: Snapshot, score: float) -> None:
         """Writes a policy file, whole or not at all."""
@@ -61,6 +68,34 @@ class RunDirectory:
             "score": score,
         }
         Policy(parts.agent, snapshot.params, parts.bounds, card).save(self.path / name)
+
+
+def refuse_another_run(path: pathlib.Path, wanted: Mapping[str, Any]) -> None:
+    """Raises unless the run that lies there can go on with this config."""
+    wrong = []
+    before, now = flat(json.loads(path.read_text())), flat(json.loads(json.dumps(wanted)))
+    for name in sorted(before.keys() | now.keys()):
+        part = name.partition(".")[0]
+        if name in MAY_CHANGE or part in MAY_CHANGE or part == "versions":
+            continue
+        if before.get(name) != now.get(name):
+            wrong.append(f"{name} was {before.get(name)!r} and is {now.get(name)!r}")
+    if wrong:
+        raise ConfigError(
+            f"directory = {str(path.parent)!r}: already holds another run"
+            f" ({'; '.join(wrong)}); name another directory, or resume with its settings"
+        )
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested JSON objects by dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
 
 
 def new_path(config: RunConfig) -> pathlib.Path:

@@ -6,6 +6,7 @@ evaluation; they differ in who makes them and when.
 
 import contextlib
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -13,45 +14,18 @@ import numpy as np
 from jaxrl_async.config import RunConfig
 from jaxrl_async.replay.rate_limiter import Closed
 from jaxrl_async.runtime.evaluator import lanes_for
-from jaxrl_async.runtime.params import WAIT_SECONDS, Snapshot
+from jaxrl_async.runtime.params import WAIT_SECONDS
 from jaxrl_async.runtime.parts import Parts, acting_placement
-from jaxrl_async.runtime.reporter import Reporter
+from jaxrl_async.runtime.run import Run
 from jaxrl_async.runtime.threads import ThreadGroup, short_switch_interval
 
-EXPLORE_PERIOD = 1_000
-"""Env steps after which the exploration schedule reaches the actors where no update does."""
 JOIN_SECONDS = 10.0
 """Given to all threads together to end."""
 
 
-class Publisher:
-    """Hands parameters to the actors when they are due. Main thread only."""
-
-    def __init__(self, config: RunConfig, parts: Parts):
-        self._period, self._parts = config.learner.publish_period, parts
-        self._last = Snapshot(0, 0, 0.0, None)
-
-    def snapshot(self) -> Snapshot:
-        """The newest parameters; their buffers live until the learner's next step."""
-        parts, env_steps = self._parts, self._parts.limiter.env_steps
-        params = parts.agent.actor_params(parts.learner.state)
-        return Snapshot(parts.learner.updates, env_steps, parts.agent.explore(env_steps), params)
-
-    def publish(self) -> None:
-        """Offers the newest parameters now."""
-        self._last = self.snapshot()
-        self._parts.store.publish(self._last)
-
-    def is_due(self) -> bool:
-        """Whether enough updates were made, or the exploration schedule has moved on."""
-        since = self._parts.learner.updates - self._last.version
-        moved = self._parts.limiter.env_steps - self._last.env_steps
-        return since >= self._period or moved >= EXPLORE_PERIOD
-
-
-def run_lockstep(config: RunConfig, parts: Parts, reporter: Reporter) -> None:
+def run_lockstep(config: RunConfig, parts: Parts, run: Run) -> None:
     """Actors and learner in turn: whenever a whole call of updates is owed, it is made."""
-    publisher = Publisher(config, parts)
+    publisher, reporter = run.publisher, run.reporter
 
     def publish() -> None:
         publisher.publish()
@@ -71,53 +45,60 @@ def run_lockstep(config: RunConfig, parts: Parts, reporter: Reporter) -> None:
                 publish()
 
     parts.learner.compile()
-    publish()
-    evaluate()
-    turn = 0
-    while not parts.limiter.is_spent and reporter.reason is None:
-        parts.actors[turn].step()
-        turn = (turn + 1) % len(parts.actors)
+    if not run.is_resumed:
+        publish()
+        evaluate()
+    while True:
+        if not parts.limiter.is_spent:  # after a resume too, what was due at the stop
+            report_lockstep(parts, run, evaluate)
+        if parts.limiter.is_spent or reporter.reason is not None:
+            break
+        # Derived, not kept: so a resumed run goes on with whose turn it is.
+        parts.actors[sum(actor.steps for actor in parts.actors) % len(parts.actors)].step()
         learn()
         if publisher.is_due():
             publish()
-        if not parts.limiter.is_spent:
-            report_lockstep(parts, reporter, evaluate)
-    parts.learner.finish()
+    run.save()
     publish()
     reporter.record_train()
     if parts.limiter.is_spent:
         evaluate()
 
 
-def report_lockstep(parts: Parts, reporter: Reporter, evaluate) -> None:
-    """Rows and evaluations that are due before the end."""
+def report_lockstep(parts: Parts, run: Run, evaluate: Callable[[], None]) -> None:
+    """Rows, evaluations and checkpoints that are due before the end."""
+    reporter = run.reporter
     if reporter.record_due():
         parts.learner.finish()
         reporter.record_train()
     if reporter.evaluation_due():
         evaluate()
+    if run.save_due():
+        run.save()
     reporter.record_timing()
     reporter.check_limits()
 
 
-def run_threads(config: RunConfig, parts: Parts, reporter: Reporter) -> None:
+def run_threads(config: RunConfig, parts: Parts, run: Run) -> None:
     """Actors, prefetcher, publisher and evaluator in threads; the learner on this one."""
-    publisher, group = Publisher(config, parts), ThreadGroup()
+    publisher, group = run.publisher, ThreadGroup()
     for wake in (parts.limiter.close, parts.prefetcher.close, parts.store.close):
         group.on_stop(wake)
     with short_switch_interval():
         try:
-            publisher.publish()
-            parts.store.deliver()
+            if not run.is_resumed:
+                publisher.publish()
+                parts.store.deliver()
             warm_up(config, parts)
-            if parts.evaluator is not None:
+            if parts.evaluator is not None and not run.is_resumed:
                 parts.evaluator.request(parts.store.copy(publisher.snapshot()))
-            start_threads(parts, publisher, group)
-            learn(parts, publisher, group, reporter)
-            finish(config, parts, publisher, group, reporter)
+            start_threads(parts, group)
+            learn(parts, run, group)
+            finish(config, parts, run, group)
         finally:
             group.join(JOIN_SECONDS)
         group.check()
+        run.save()
 
 
 def warm_up(config: RunConfig, parts: Parts) -> None:
@@ -133,7 +114,7 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
         parts.act(snapshot.params, carry, observation, key, np.int32(0), explore)
 
 
-def start_threads(parts: Parts, publisher: Publisher, group: ThreadGroup) -> None:
+def start_threads(parts: Parts, group: ThreadGroup) -> None:
     """Starts everybody; the learner's step is compiled while the actors collect the warm-up."""
 
     def prefetch() -> None:
@@ -149,8 +130,9 @@ def start_threads(parts: Parts, publisher: Publisher, group: ThreadGroup) -> Non
         group.start("evaluator", lambda: evaluator.run(group.stop))
 
 
-def learn(parts: Parts, publisher: Publisher, group: ThreadGroup, reporter: Reporter) -> None:
+def learn(parts: Parts, run: Run, group: ThreadGroup) -> None:
     """Takes what the prefetcher has ready until the updates of the budget are made."""
+    publisher, reporter = run.publisher, run.reporter
     while reporter.reason is None:
         group.check()
         try:
@@ -162,11 +144,12 @@ def learn(parts: Parts, publisher: Publisher, group: ThreadGroup, reporter: Repo
             parts.learner.step(batch.rows, batch.weight)
         if publisher.is_due():
             publisher.publish()
-        report(parts, publisher, reporter)
+        report(parts, run)
 
 
-def report(parts: Parts, publisher: Publisher, reporter: Reporter) -> None:
-    """What is due meanwhile; nothing here waits for a device."""
+def report(parts: Parts, run: Run) -> None:
+    """What is due meanwhile; nothing here waits for a device, but for a checkpoint."""
+    publisher, reporter = run.publisher, run.reporter
     if reporter.record_due():
         reporter.record_train()
     if parts.evaluator is not None:
@@ -174,6 +157,8 @@ def report(parts: Parts, publisher: Publisher, reporter: Reporter) -> None:
             parts.evaluator.request(parts.store.copy(publisher.snapshot()))
         for evaluation in parts.evaluator.results():
             reporter.keep(evaluation)
+    if run.save_due():
+        run.save()
     reporter.record_timing()
     reporter.check_limits()
 
@@ -187,14 +172,9 @@ def wait_for_delivery(parts: Parts, group: ThreadGroup) -> None:
             return
 
 
-def finish(
-    config: RunConfig,
-    parts: Parts,
-    publisher: Publisher,
-    group: ThreadGroup,
-    reporter: Reporter,
-) -> None:
+def finish(config: RunConfig, parts: Parts, run: Run, group: ThreadGroup) -> None:
     """Publishes the last version and, if the budget was reached, waits for its evaluation."""
+    publisher, reporter = run.publisher, run.reporter
     parts.learner.finish()
     publisher.publish()
     wait_for_delivery(parts, group)

@@ -6,6 +6,7 @@ is split over a mesh, XLA inserts the all-reduce.
 
 import collections
 import time
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, final
 
 import jax
@@ -157,6 +158,16 @@ class Learner(Generic[State]):
         return dict(zip(self.metric_names, means.tolist(), strict=True)) | {
             "skipped": float(self._skipped)
         }
+
+    def window(self) -> dict[str, Any]:
+        """The open window of ``take_metrics``; call ``finish`` first."""
+        return {"sum": self._sum.copy(), "count": self._count.copy(), "skipped": self._skipped}
+
+    def restore(self, state: State, updates: int, window: Mapping[str, Any]) -> None:
+        """Takes up an earlier learner's state, made with this one's sharding."""
+        self._state, self.updates = state, updates
+        self._sum[:], self._count[:] = window["sum"], window["count"]
+        self._skipped = int(window["skipped"])
 
     def _wait_until(self, in_flight: int) -> None:
         while len(self._in_flight) > in_flight:

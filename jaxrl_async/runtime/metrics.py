@@ -29,7 +29,8 @@ comes from a clock, or from how threads happened to meet, goes to ``timing``.
 
 import threading
 import time
-from typing import final
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 
@@ -50,6 +51,16 @@ class Means:
             for name, value in values.items():
                 total, count = self._sums.get(name, (0.0, 0))
                 self._sums[name] = total + value, count + 1
+
+    def state(self) -> dict[str, list[float]]:
+        """The sums and counts of the open window."""
+        with self._lock:
+            return {name: list(pair) for name, pair in self._sums.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes up an open window."""
+        with self._lock:
+            self._sums = {name: (total, int(count)) for name, (total, count) in state.items()}
 
     def take(self, *names: str) -> dict[str, float]:
         """Their means since the last call, NaN where there was none."""
@@ -78,6 +89,22 @@ class Counters:
             if chunk.version >= 0:
                 lag = max(0, updates - chunk.version), env_steps - chunk.version_env_steps
                 self._lags.append(lag)
+
+    def state(self) -> dict[str, Any]:
+        """The open window and the sums."""
+        with self._lock:
+            return {
+                "episodes": self.episodes,
+                "recent": np.array(self._recent, float).reshape(-1, 3),
+                "lags": np.array(self._lags, np.int64).reshape(-1, 2),
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes up an open window and the sums."""
+        with self._lock:
+            self.episodes = state["episodes"]
+            self._recent = [Episode(r, int(n), s) for r, n, s in state["recent"].tolist()]
+            self._lags = [(updates, steps) for updates, steps in state["lags"].tolist()]
 
     def take(self) -> dict[str, float]:
         """The values since the last call."""

@@ -55,12 +55,13 @@ class ParamStore:
         """
         return snapshot._replace(params=self._copy(snapshot.params))
 
-    def publish(self, offer: Snapshot) -> None:
-        """Offers a copy to the actors and returns at once; a newer offer replaces an older."""
+    def publish(self, offer: Snapshot) -> Snapshot:
+        """Offers a copy to the actors and returns it at once; a newer offer replaces an older."""
         offer = self.copy(offer)
         with self._changed:
             self._offered = offer
             self._changed.notify_all()
+        return offer
 
     def deliver(self, timeout: float | None = None) -> bool:
         """Completes the newest offer; False if there was none within ``timeout`` seconds."""

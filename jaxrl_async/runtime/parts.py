@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
@@ -44,8 +45,13 @@ class Sink:
     ):
         self._replay, self._limiter, self._counters = replay, limiter, counters
         self._updates = updates
+        self._storing = threading.Lock()
         self.blocked = Blocked()
         """Seconds that actors waited here, summed over them."""
+
+    def quiet(self) -> threading.Lock:
+        """A lock under which every stored chunk is counted and every counted one stored."""
+        return self._storing
 
     def add(self, chunk: Chunk) -> None:
         """Stores and counts a chunk, as soon as the limiter lets it through.
@@ -57,8 +63,9 @@ class Sink:
         while not self._limiter.wait_to_insert(chunk.env_steps, WAIT_SECONDS):
             pass
         self.blocked.add(time.monotonic() - start)
-        self._replay.add(chunk)
-        self._limiter.inserted(chunk.env_steps)
+        with self._storing:
+            self._replay.add(chunk)
+            self._limiter.inserted(chunk.env_steps)
         self._counters.add(chunk, self._updates(), self._limiter.env_steps)
 
 

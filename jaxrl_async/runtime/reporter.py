@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol, final
+from typing import Any, Protocol, final
+
+import numpy as np
 
 from jaxrl_async.config import RunConfig
-from jaxrl_async.recorders import Recorder, Stream
+from jaxrl_async.recorders import CSVRecorder, Recorder, Stream
 from jaxrl_async.runtime.directory import RunDirectory
 from jaxrl_async.runtime.evaluator import Evaluation
 from jaxrl_async.runtime.metrics import Clock
@@ -38,13 +40,17 @@ class Reporter:
         parts: Parts,
         directory: RunDirectory,
         recorder: Recorder,
+        files: CSVRecorder,
         callbacks: Sequence[Callback] = (),
     ):
         self._config, self._parts, self._directory = config, parts, directory
-        self._recorder, self._callbacks = recorder, callbacks
+        self._recorder, self._files, self._callbacks = recorder, files, callbacks
         self.clock = Clock(config.env_steps)
         self.evaluations: list[Evaluation] = []
-        self.best: Evaluation | None = None
+        """Of this process."""
+        self.history: list[dict[str, float]] = []
+        """Of the whole run, as recorded."""
+        self.best_score, self.best_env_steps = -math.inf, 0
         self.reason: str | None = None
         """Why the run is to stop early; None: it is not."""
         self._recorded_at = self._evaluated_at = 0
@@ -78,6 +84,30 @@ class Reporter:
     def stop(self, reason: str) -> None:
         """Asks for the end of the run; the first reason stays."""
         self.reason = self.reason or reason
+
+    # ---- saving and restoring ---------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What was reported, and how far the files have got."""
+        return {
+            "recorded_at": self._recorded_at,
+            "evaluated_at": self._evaluated_at,
+            "history": {
+                key: np.array([row[key] for row in self.history], float)
+                for key in (self.history[0] if self.history else ())
+            },
+            "best": np.array([self.best_score, self.best_env_steps], float),
+            "files": self._files.offsets(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes up an earlier report; rows written after it was saved are removed."""
+        self._recorded_at, self._evaluated_at = state["recorded_at"], state["evaluated_at"]
+        columns = state["history"]
+        count = len(next(iter(columns.values()))) if columns else 0
+        self.history = [{k: float(v[i]) for k, v in columns.items()} for i in range(count)]
+        self.best_score, self.best_env_steps = float(state["best"][0]), int(state["best"][1])
+        self._files.truncate(state["files"])
 
     # ---- rows -------------------------------------------------------------------------------
 
@@ -121,11 +151,13 @@ class Reporter:
 
     def keep(self, evaluation: Evaluation) -> None:
         """Records an evaluation, and keeps its policy if it is the best so far; NaN never is."""
+        env_steps = evaluation.snapshot.env_steps
         self.evaluations.append(evaluation)
-        if evaluation.score > (-math.inf if self.best is None else self.best.score):
-            self.best = evaluation
+        self.history.append({"env_steps": float(env_steps), **evaluation.values()})
+        if evaluation.score > self.best_score:
+            self.best_score, self.best_env_steps = evaluation.score, env_steps
             self._directory.save_policy(BEST, self._parts, evaluation.snapshot, evaluation.score)
-        self._record("evaluation", evaluation.snapshot.env_steps, evaluation.values())
+        self._record("evaluation", env_steps, evaluation.values())
         wanted = self._config.stop.score
         if wanted is not None and evaluation.score >= wanted:
             self.stop(f"score {evaluation.score:,.1f} reached {wanted:,.1f}")

@@ -13,12 +13,14 @@ from jaxrl_async.config import RunConfig, to_json
 from jaxrl_async.envs import make
 from jaxrl_async.envs.make import EnvFactory
 from jaxrl_async.recorders import ConsoleRecorder, CSVRecorder, MultiRecorder, Recorder
+from jaxrl_async.runtime.checkpoint import Checkpointer
 from jaxrl_async.runtime.directory import RunDirectory
 from jaxrl_async.runtime.driver import run_lockstep, run_threads
 from jaxrl_async.runtime.evaluator import Evaluation
 from jaxrl_async.runtime.parts import AgentFactory, Parts, build
 from jaxrl_async.runtime.policy import LAST
 from jaxrl_async.runtime.reporter import Callback, Reporter
+from jaxrl_async.runtime.run import Run
 
 
 class Summary(NamedTuple):
@@ -97,32 +99,52 @@ class Trainer:
 
     @property
     def evaluations(self) -> list[Evaluation]:
-        """Of the last run, in order of version."""
+        """Of the last call of ``run``, in order of version."""
         return self._reporter.evaluations
 
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """One row per evaluation, as recorded, also of before a resume."""
+        return self._reporter.history
+
     def run(self) -> Summary:
-        """Trains to ``config.env_steps``; raises what went wrong, in whichever thread it did."""
+        """Trains to ``config.env_steps``, going on where the directory's checkpoint stands.
+
+        Raises:
+          ConfigError: the config cannot work, or the directory holds another run.
+          Exception: what went wrong, in whichever thread it did.
+        """
         with contextlib.ExitStack() as stack:
             factories = self._make_agent, self._make_env, self._make_evaluation_env
             self.parts = build(self.config, *factories, stack)
             directory = RunDirectory(self.config)
-            recorder = MultiRecorder(CSVRecorder(directory.path), self._recorder)
+            files = CSVRecorder(directory.path)
+            recorder = MultiRecorder(files, self._recorder)
             stack.callback(recorder.close)
             recorder.start(to_json(self.config))
-            reporter = Reporter(self.config, self.parts, directory, recorder, self._callbacks)
+            reporter = Reporter(
+                self.config, self.parts, directory, recorder, files, self._callbacks
+            )
             self._reporter = reporter
+            checkpointer = Checkpointer(directory.path, keep=self.config.checkpoint.keep)
+            run = Run(self.config, self.parts, reporter, checkpointer)
+            newest = checkpointer.latest()
+            if newest is not None:
+                run.resume(newest)
             drive = run_lockstep if self.config.lockstep else run_threads
             with stop_on_interrupt(reporter):
-                drive(self.config, self.parts, reporter)
-            scores = [evaluation.score for evaluation in reporter.evaluations]
-            score = scores[-1] if scores else math.nan
-            directory.save_policy(LAST, self.parts, self.parts.store.latest(), score)
+                drive(self.config, self.parts, run)
+            directory.save_policy(LAST, self.parts, self.parts.store.latest(), self._score())
             reporter.record_timing(period=0.0)
-            return self._summary(directory, score)
+            return self._summary(directory)
 
-    def _summary(self, directory: RunDirectory, score: float) -> Summary:
+    def _score(self) -> float:
+        history = self._reporter.history
+        return history[-1]["evaluation/return_mean"] if history else math.nan
+
+    def _summary(self, directory: RunDirectory) -> Summary:
         parts, reporter = self.parts, self._reporter
-        best = reporter.best
+        is_scored = math.isfinite(reporter.best_score)
         return Summary(
             agent=self.config.agent_name,
             env=self.config.env,
@@ -131,9 +153,9 @@ class Trainer:
             updates=parts.learner.updates,
             episodes=parts.counters.episodes,
             seconds=reporter.clock.seconds,
-            score=score,
-            best_score=best.score if best else math.nan,
-            best_env_steps=best.snapshot.env_steps if best else 0,
+            score=self._score(),
+            best_score=reporter.best_score if is_scored else math.nan,
+            best_env_steps=reporter.best_env_steps,
             evaluations_dropped=parts.evaluator.dropped if parts.evaluator else 0,
             directory=directory.path,
         )
