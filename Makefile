@@ -1,6 +1,7 @@
 # make train   install, then train SAC on Pendulum-v1 and say what it reached
 # make test    install what the tests need, then run them
-# make check   format, lint and types
+# make lint    format and lint
+# make check   the same, and types
 PYTHON ?= python3
 VENV ?= .venv
 JAX ?= jax
@@ -8,7 +9,7 @@ JAX ?= jax
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-slow check
+.PHONY: train test test-slow lint check
 
 train: $(VENV)/.installed
 	$(BIN)/python -m jaxrl_async train sac Pendulum-v1 --env-steps 20000
@@ -19,9 +20,11 @@ test: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
-check: $(VENV)/.installed-dev
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: lint
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 $(BIN)/python:

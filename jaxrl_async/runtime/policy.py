@@ -218,6 +218,11 @@ def read_bounds(value: Mapping[str, Any]) -> ActionBounds:
 
 
 def versions() -> dict[str, str]:
-    """Of this library and of what it computes with."""
-    names = ("jaxrl-async", "jax", "flax", "optax", "gymnasium", "numpy")
-    return {name: importlib.metadata.version(name) for name in names}
+    """Of this library and of what it computes with; a source tree may not be installed."""
+    found = {}
+    for name in ("jaxrl-async", "jax", "flax", "optax", "gymnasium", "numpy"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
