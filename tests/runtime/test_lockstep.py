@@ -12,7 +12,6 @@ from small import Counting, Memory, small
 
 from jaxrl_async import Policy, Trainer
 from jaxrl_async.agents import AGENTS
-from jaxrl_async.checks import ConfigError
 
 ENVS = {"dqn": "CartPole-v1", "sac": "Pendulum-v1", "td3": "Pendulum-v1", "ddpg": "Pendulum-v1"}
 
@@ -189,17 +188,6 @@ def test_two_and_eight_devices_learn_what_one_does(tmp_path):
         pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
         for a, b in pairs:
             np.testing.assert_allclose(a, b, atol=1e-4)
-
-
-def test_a_directory_that_holds_a_run_is_refused(tmp_path):
-    config = small("dqn", "CartPole-v1", env_steps=150)
-    run(config, tmp_path / "run")
-    before = (tmp_path / "run/train.csv").read_bytes()
-
-    with pytest.raises(ConfigError, match=r"directory = .*already holds a run; name another"):
-        run(config, tmp_path / "run")
-
-    assert (tmp_path / "run/train.csv").read_bytes() == before
 
 
 def test_the_config_is_written_with_versions(tmp_path):
