@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -16,6 +16,7 @@ from jaxrl_async.runtime.acting import make_act
 from jaxrl_async.runtime.evaluator import Evaluation
 from jaxrl_async.runtime.parts import build_evaluator
 from jaxrl_async.runtime.policy import Policy
+from jaxrl_async.runtime.reporter import Callback
 from jaxrl_async.runtime.trainer import Summary, Trainer
 
 
@@ -39,6 +40,7 @@ def train(
     directory: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
+    callbacks: Sequence[Callback] = (),
     **run: Any,
 ) -> RunResult:
     """Trains an agent on an env.
@@ -57,6 +59,7 @@ def train(
         None: a new one under ``runs/``.
       options: fields of the agent's config.
       recorder: instead of the console; the CSV files are written either way.
+      callbacks: called on this thread after each row and each evaluation; may stop the run.
       **run: other fields of ``RunConfig``, nested mappings for its parts:
         ``learner={"batch_size": 128}``.
 
@@ -81,6 +84,7 @@ def train(
         make_env=make.factory(env, env_options),
         make_evaluation_env=evaluation_factory,
         recorder=recorder,
+        callbacks=callbacks,
     )
     summary = trainer.run()
     return RunResult(Policy.load(summary.directory), trainer.state, summary, trainer.history)
@@ -98,8 +102,7 @@ def evaluate_policy(
       env: id of the env; None: the one that it was trained on.
 
     Raises:
-      FileNotFoundError: there is no policy.
-      ConfigError: no such env.
+      ConfigError: there is no policy, or no such env.
     """
     policy = Policy.load(run)
     config = RunConfig(
@@ -128,4 +131,5 @@ def resolve(agent: str | Any, env: str, changes: Mapping[str, Any]) -> RunConfig
             f"agent = {agent!r}: use a name of {', '.join(agents.AGENTS)}, one of their configs,"
             " or Trainer(..., make_agent=YourAgent)"
         )
-    return replace(RunConfig(env=env, agent=agent, agent_name=names[-1]), changes)
+    # The same run-level values as by name; the agent's own are those of the config.
+    return agents.run_config(names[-1], env, {**changes, "agent": replace(agent, changes["agent"])})

@@ -7,7 +7,7 @@ USAGE = """\
 usage: python -m jaxrl_async COMMAND ...
 
   train AGENT ENV [--env-steps N] [--agent.FIELD VALUE] [...]   train an agent
-  evaluate RUN [--episodes N] [--seed N]                        score a run's best policy
+  evaluate RUN [--episodes N] [--seed N] [--env ID]             score a run's best policy
   list                                                          the agents and their tuned tasks
 
 `python -m jaxrl_async train sac Pendulum-v1 --help` names every setting.
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         return commands[command](rest)
-    except (ConfigError, FileNotFoundError) as error:
+    except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 

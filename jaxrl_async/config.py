@@ -217,14 +217,15 @@ class RunConfig(Generic[Agent]):
             learner.warmup_steps,
             f"use fewer than env_steps = {self.env_steps}, or no update would ever be made",
         )
-        # Before a lane has made n steps the replay may be empty.
-        first = self.actor.num_actors * self.actor.envs_per_actor * (self.replay.n_step - 1)
+        # Until some lane has made n steps the replay may be empty.
+        lanes = self.actor.num_actors * self.actor.envs_per_actor
+        first = lanes * (self.replay.n_step - 1) + (self.replay.n_step > 1)
         require(
             learner.warmup_steps >= first,
             "learner.warmup_steps",
             learner.warmup_steps,
-            f"use at least num_actors * envs_per_actor * (n_step - 1) = {first}, before which no"
-            " window is finished",
+            f"use at least num_actors * envs_per_actor * (n_step - 1) + 1 = {first}, before which"
+            " perhaps no window is finished",
         )
         require(
             not (self.lockstep and learner.updates_per_env_step is None),
@@ -287,7 +288,9 @@ def replace(config: Any, *layers: Mapping[str, Any], prefix: str = "") -> Any:
             near = difflib.get_close_matches(name, valid, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             message = f"{prefix}{dotted} = {value!r}: no such field; {hint}"
-            raise ConfigError(f"{message}{prefix or 'RunConfig'} has {', '.join(valid)}")
+            raise ConfigError(
+                f"{message}{prefix.rstrip('.') or 'RunConfig'} has {', '.join(valid)}"
+            )
         if rest or (is_part and isinstance(value, Mapping)):
             parts.setdefault(name, []).append({rest: value} if rest else value)
         else:  # lists, as JSON has them, become the tuples of a hashable config

@@ -1,6 +1,6 @@
 """Where every seed comes from: one ``np.random.SeedSequence`` tree per run.
 
-The spawn key spells out whose stream it is, so streams never overlap, do not depend on the order
+The spawn key spells out whose stream it is, so streams are independent, do not depend on the order
 in which parts start, and a restart gets a new one by its incarnation number.
 """
 

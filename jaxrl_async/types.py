@@ -115,6 +115,16 @@ class EnvSpec(NamedTuple):
         )
 
 
+def describe_row(tree: Any) -> Any:
+    """The ``ArraySpec`` of each leaf [B, ...] of a tree, without its leading axis."""
+
+    def describe(leaf: Any) -> ArraySpec:
+        array = np.asarray(leaf)
+        return ArraySpec(array.shape[1:], array.dtype.name)
+
+    return map_leaves(describe, tree)
+
+
 def map_spec(fn: Callable[[ArraySpec], Any], spec: Any) -> Any:
     """Applies ``fn`` to each ``ArraySpec``; pairs of names become a dict."""
     if isinstance(spec, ArraySpec):

@@ -23,12 +23,13 @@ class RateLimiter:
     pass freely and no update does; there the balance is 0, so the learner never catches up on the
     warm-up. An insert of c env steps passes if balance + c * ratio <= slack, a call of K updates
     if balance - K >= -slack and if it will still be due when the budget is spent, so that the
-    updates of a whole run are exact. Inserts pass in order of arrival: otherwise actors with small
-    chunks would starve one with a large chunk.
+    updates of a whole run are exact. Where no whole call is due any more, the last inserts pass
+    freely: there is nothing left to wait for. Inserts pass in order of arrival: otherwise actors
+    with small chunks would starve one with a large chunk.
 
     An insert is admitted, then stored by the caller, then counted by ``inserted``: what is counted
-    can be sampled. Any thread may call anything. The ratio is a fraction, so that 100 * 0.29 is the
-    29 updates that were asked for and not the 28 of floating-point arithmetic.
+    can be sampled. Any thread may call anything. All counting is in integers, the ratio a fraction
+    p / q: 100 * 0.29 is the 29 updates that were asked for and not the 28 of floating point.
     """
 
     def __init__(
@@ -54,18 +55,22 @@ class RateLimiter:
         Raises:
           ConfigError: with this slack both sides could wait for each other for ever.
         """
-        is_free = updates_per_env_step is None
-        self._ratio = None if is_free else as_fraction(updates_per_env_step)
+        self._is_free = updates_per_env_step is None
+        ratio = as_fraction(updates_per_env_step or 0)
+        self._p, self._q = ratio.numerator, ratio.denominator
         self._warmup_steps, self._budget, self._max_update = warmup_steps, budget, max_update
-        both = max_insert * (self._ratio or 0) + max_update
+        both = max_insert * ratio + max_update
         self.slack = Fraction(2 * both if slack is None else slack)
-        if not is_free and 2 * self.slack < both:
+        # The insert that ends the warm-up may bring all but one of its steps at once.
+        least = max(both / 2, (max_insert - 1) * ratio)
+        if not self._is_free and self.slack < least:
             raise ConfigError(
-                f"learner.slack = {float(self.slack):g}: 2 * slack must be at least an insert of"
-                f" {max_insert} env steps * {float(self._ratio or 0):g} + {max_update} updates per"
-                f" call = {float(both):g}, or actors and learner wait for each other for ever;"
-                f" use a slack of {math.ceil(both / 2)} or more"
+                f"learner.slack = {float(self.slack):g}: with inserts of {max_insert} env steps *"
+                f" {float(ratio):g} and {max_update} updates per call, 2 * slack must be at least"
+                f" {float(2 * least):g}, or actors and learner wait for each other for ever;"
+                f" use a slack of {math.ceil(least)} or more"
             )
+        self._scaled_slack = math.floor(self.slack * self._q)
         self._lock = threading.Lock()
         self._may_update = threading.Condition(self._lock)
         self._waiting: collections.OrderedDict[int, threading.Condition] = collections.OrderedDict()
@@ -88,9 +93,9 @@ class RateLimiter:
 
     @property
     def balance(self) -> float:
-        """Updates due less those let through; negative where the learner is ahead."""
+        """Updates due less those let through, negative where the learner is ahead; NaN if free."""
         with self._lock:
-            return float(self._due(self._env_steps) - self._updates)
+            return math.nan if self._is_free else self._balance(self._env_steps) / self._q
 
     @property
     def is_spent(self) -> bool:
@@ -100,17 +105,19 @@ class RateLimiter:
     def owed(self) -> int:
         """Whole updates still due; 0 when free-running."""
         with self._lock:
-            return max(0, math.floor(self._due(self._env_steps)) - self._updates)
+            return max(0, self._balance(self._env_steps) // self._q)
 
-    def _due(self, env_steps: int) -> Fraction:
-        return max(0, env_steps - self._warmup_steps) * (self._ratio or Fraction(0))
+    def _balance(self, env_steps: int) -> int:
+        """The balance after so many env steps, times q."""
+        return max(0, env_steps - self._warmup_steps) * self._p - self._updates * self._q
 
     # ---- actors -----------------------------------------------------------------------------
 
     def wait_to_insert(self, env_steps: int, timeout: float) -> bool:
         """True: admitted, to be stored and counted by ``inserted``. False: not yet, call again.
 
-        A thread that was refused keeps its place in the line.
+        A thread that was refused keeps its place in the line, so it must call again until it is
+        admitted or ``Closed`` is raised; the line waits for it.
 
         Raises:
           Closed: the budget is spent or the limiter closed.
@@ -129,22 +136,30 @@ class RateLimiter:
             if self._ends_inserts():
                 raise Closed
             self._admitted += env_steps
-            self._wake()
+            self._wake_line()
             return True
 
     def inserted(self, env_steps: int) -> None:
         """Counts what was admitted and is now stored."""
         with self._lock:
             self._env_steps += env_steps
-            self._wake()
+            if self._ends_updates() or self._is_due(self._max_update):
+                self._may_update.notify_all()
 
     def _ends_inserts(self) -> bool:
         return self._is_closed or self._admitted >= self._budget
 
     def _fits(self, env_steps: int) -> bool:
-        if self._ratio is None or self._admitted < self._warmup_steps:
+        if self._is_free or self._balance(self._budget) < self._max_update * self._q:
             return True
-        return self._due(self._admitted + env_steps) - self._updates <= self.slack
+        return self._balance(self._admitted + env_steps) <= self._scaled_slack
+
+    def _wake_line(self) -> None:
+        """Wakes the first in line, or at the end the whole line."""
+        for place in self._waiting.values():
+            place.notify()
+            if not self._ends_inserts():
+                break
 
     # ---- learner ----------------------------------------------------------------------------
 
@@ -162,22 +177,22 @@ class RateLimiter:
             if self._is_closed or self._ends_updates():
                 raise Closed
             self._updates += updates
-            self._wake()
+            self._wake_line()
             return True
 
     def _ends_updates(self) -> bool:
         if self._env_steps < max(self._budget, self._admitted):
             return False
-        return self._due(self._env_steps) - self._updates < self._max_update
+        return self._balance(self._env_steps) < self._max_update * self._q
 
     def _is_due(self, updates: int) -> bool:
         if self._env_steps < max(1, self._warmup_steps):
             return False
-        if self._ratio is None:
+        if self._is_free:
             return True
-        at_the_end = self._due(max(self._budget, self._env_steps))
-        after = self._updates + updates
-        return after <= at_the_end and self._due(self._env_steps) - after >= -self.slack
+        taken = updates * self._q
+        is_still_due = self._balance(max(self._budget, self._env_steps)) >= taken
+        return is_still_due and self._balance(self._env_steps) - taken >= -self._scaled_slack
 
     # ---- saving and restoring ---------------------------------------------------------------
 
@@ -193,20 +208,13 @@ class RateLimiter:
         """Every waiter, now and later, raises ``Closed``."""
         with self._lock:
             self._is_closed = True
-            self._wake()
-
-    def _wake(self) -> None:
-        """Wakes who may go on: the learner, and the first in line, or at the end the whole line."""
-        self._may_update.notify()
-        for place in self._waiting.values():
-            place.notify()
-            if not self._ends_inserts():
-                break
+            self._may_update.notify_all()
+            self._wake_line()
 
 
 def as_fraction(ratio: float) -> Fraction:
     """The ratio as it was written: 0.29 is 29/100; of its inverse where that is larger."""
     exact = Fraction(ratio)
-    if exact >= 1:
+    if exact >= 1 or exact == 0:
         return exact.limit_denominator(1_000_000)
     return 1 / (1 / exact).limit_denominator(1_000_000)

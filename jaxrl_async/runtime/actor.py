@@ -135,12 +135,14 @@ class Actor:
             self._finished.append(episode)
         self._return[ended], self._length[ended] = 0.0, 0
 
+    def _seed_of(self, lane: int, episode: int) -> int:
+        return integer(self._seed, Role.ENV, self._index, lane, 0, episode)
+
     def _reset(self, mask: np.ndarray) -> Any:
         """Begins an episode in each lane of ``mask``; the others stay as they are."""
-        seeds = [
-            integer(self._seed, Role.ENV, self._index, lane, 0, int(episode))
-            for lane, episode in enumerate(self._episodes)
-        ]
+        seeds: list[int | None] = [None] * len(mask)
+        for lane in np.flatnonzero(mask).tolist():
+            seeds[lane] = self._seed_of(lane, int(self._episodes[lane]))
         self._episodes += mask
         for lane in np.flatnonzero(mask):
             self._played[lane] = []
@@ -213,10 +215,7 @@ class Actor:
     def _replay_episodes(self) -> None:
         """Brings fresh envs to where the open episodes stood."""
         lanes = len(self._return)
-        seeds = [
-            integer(self._seed, Role.ENV, self._index, lane, 0, int(self._episodes[lane]) - 1)
-            for lane in range(lanes)
-        ]
+        seeds = [self._seed_of(lane, int(self._episodes[lane]) - 1) for lane in range(lanes)]
         found, _ = self._env.reset(
             seed=seeds,  # pyright: ignore[reportArgumentType]  # vector envs take one a lane
             options={"reset_mask": np.ones(lanes, bool)},

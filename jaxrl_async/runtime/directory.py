@@ -51,7 +51,7 @@ class RunDirectory:
         found = self.path / CONFIG
         if found.exists():
             refuse_another_run(found, described)
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=config.directory is not None)
         partial = self.path / f"{CONFIG}.partial"
         partial.write_text(text)
         os.replace(partial, found)

@@ -21,6 +21,8 @@ from jaxrl_async.runtime.threads import ThreadGroup, short_switch_interval
 
 JOIN_SECONDS = 10.0
 """Given to all threads together to end."""
+COMPILE_SECONDS = 600.0
+"""Given to a compilation under way, which nothing can interrupt."""
 
 
 def run_lockstep(config: RunConfig, parts: Parts, run: Run) -> None:
@@ -95,10 +97,19 @@ def run_threads(config: RunConfig, parts: Parts, run: Run) -> None:
             start_threads(parts, group)
             learn(parts, run, group)
             finish(config, parts, run, group)
+        except Closed:
+            pass  # a thread failed while this one waited; check() says which
+        except Exception as error:
+            group.fail("main", error)
         finally:
+            group.shut()
+            parts.learner.wait_for_compiler(COMPILE_SECONDS)
             group.join(JOIN_SECONDS)
-        group.check()
+    try:
         run.save()
+    except Exception as error:
+        group.fail("checkpoint", error)
+    group.check()
 
 
 def warm_up(config: RunConfig, parts: Parts) -> None:
@@ -136,7 +147,10 @@ def learn(parts: Parts, run: Run, group: ThreadGroup) -> None:
     while reporter.reason is None:
         group.check()
         try:
-            batch = parts.prefetcher.next(WAIT_SECONDS)
+            batch = parts.prefetcher.next(0.0)
+            if batch is None:
+                parts.learner.finish()  # nothing better to do, and the counts become exact
+                batch = parts.prefetcher.next(WAIT_SECONDS)
         except Closed:
             group.check()
             return
@@ -150,14 +164,15 @@ def learn(parts: Parts, run: Run, group: ThreadGroup) -> None:
 def report(parts: Parts, run: Run) -> None:
     """What is due meanwhile; nothing here waits for a device, but for a checkpoint."""
     publisher, reporter = run.publisher, run.reporter
-    if reporter.record_due():
+    is_spent = parts.limiter.is_spent  # then `finish` has the last word
+    if not is_spent and reporter.record_due():
         reporter.record_train()
     if parts.evaluator is not None:
-        if reporter.evaluation_due() and not parts.limiter.is_spent:
+        if not is_spent and reporter.evaluation_due():
             parts.evaluator.request(parts.store.copy(publisher.snapshot()))
         for evaluation in parts.evaluator.results():
             reporter.keep(evaluation)
-    if run.save_due():
+    if not is_spent and run.save_due():
         run.save()
     reporter.record_timing()
     reporter.check_limits()
@@ -183,7 +198,8 @@ def finish(config: RunConfig, parts: Parts, run: Run, group: ThreadGroup) -> Non
         return
     if reporter.reason is None:
         parts.evaluator.request(parts.store.copy(publisher.snapshot()))
-        deadline = time.monotonic() + config.evaluation.time_limit
+        allowed = parts.evaluator.unfinished * config.evaluation.time_limit
+        deadline = time.monotonic() + allowed + JOIN_SECONDS
         while not parts.evaluator.wait(WAIT_SECONDS) and time.monotonic() < deadline:
             group.check()
             reporter.record_timing()

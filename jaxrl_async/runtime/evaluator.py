@@ -84,7 +84,8 @@ class Evaluator:
         self._changed = threading.Condition()
         self._waiting: collections.deque[Snapshot] = collections.deque()
         self._results: list[Evaluation] = []
-        self._unfinished = 0
+        self.unfinished = 0
+        """Snapshots asked for and not yet scored."""
         self.dropped = 0
         """Snapshots that were never scored because too many waited."""
 
@@ -134,10 +135,10 @@ class Evaluator:
 
     def _begin(self, snapshot: Snapshot, mask: np.ndarray, episode: np.ndarray, carry: Any):
         """Resets the lanes in ``mask`` to their episodes."""
-        seeds = [
-            integer(self._seed, Role.EVALUATION, snapshot.version, int(number))
-            for number in episode
-        ]
+        seeds: list[int | None] = [None] * len(mask)
+        for lane in np.flatnonzero(mask).tolist():
+            number = int(episode[lane])
+            seeds[lane] = integer(self._seed, Role.EVALUATION, snapshot.version, number)
         observation, _ = self._env.reset(seed=seeds, options={"reset_mask": mask})
         return begin(carry, self._agent.initial_carry(len(mask)), mask), as_declared(observation)
 
@@ -149,9 +150,9 @@ class Evaluator:
             if len(self._waiting) == MAX_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1
-                self._unfinished -= 1
+                self.unfinished -= 1
             self._waiting.append(snapshot)
-            self._unfinished += 1
+            self.unfinished += 1
             self._changed.notify_all()
 
     def run(self, stop: threading.Event) -> None:
@@ -164,7 +165,7 @@ class Evaluator:
             evaluation = self.evaluate(snapshot, stop)
             with self._changed:
                 self._results.append(evaluation)
-                self._unfinished -= 1
+                self.unfinished -= 1
                 self._changed.notify_all()
 
     def results(self) -> list[Evaluation]:
@@ -176,4 +177,4 @@ class Evaluator:
     def wait(self, timeout: float) -> bool:
         """Whether all that was asked for is finished, after at most ``timeout`` seconds."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._unfinished == 0, timeout)
+            return self._changed.wait_for(lambda: self.unfinished == 0, timeout)

@@ -5,6 +5,7 @@ is split over a mesh, XLA inserts the all-reduce.
 """
 
 import collections
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, final
@@ -17,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxrl_async.agents.agent import Agent, Trainable
 from jaxrl_async.checks import ConfigError
 from jaxrl_async.runtime.metrics import Means
-from jaxrl_async.types import Batch, Key, Layout
+from jaxrl_async.types import Batch, Key, Layout, describe_row
 
 State = TypeVar("State")
 
@@ -36,6 +37,11 @@ def make_mesh(devices: int) -> Mesh:
     if devices > len(found):
         raise ConfigError(f"learner.devices = {devices}: this machine has {len(found)}; use fewer")
     return Mesh(np.array(found[:devices]), ("data",))
+
+
+def layout_of(agent: Agent) -> Layout:
+    """How the agent's transitions are packed, its carry among them."""
+    return Layout(agent.spec, describe_row(agent.initial_carry(1)))
 
 
 def make_train_step(agent: Agent, layout: Layout, mesh: Mesh) -> Any:
@@ -94,12 +100,13 @@ class Learner(Generic[State]):
         replicated = NamedSharding(mesh, PartitionSpec())
         self.batch_sharding = NamedSharding(mesh, PartitionSpec(None, "data"))
         self.updates = 0  # dispatched
-        self._agent, self._layout = agent, Layout(agent.spec)
+        self._agent, self._layout = agent, layout_of(agent)
         self._shape = (updates_per_call, batch_size)
         copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree), out_shardings=replicated)
         self._state: State = copy(state)
         self._key = jax.device_put(key, replicated)
         self._step = make_train_step(agent, self._layout, mesh)
+        self._compiling = threading.Lock()
         self._compiled: jax.stages.Compiled | None = None
         self._in_flight: collections.deque[tuple[jax.Array, float]] = collections.deque()
         self._finished_at = 0.0
@@ -122,9 +129,16 @@ class Learner(Generic[State]):
 
     def compile(self) -> None:
         """Compiles the step, once, for the only shapes that it is ever called with."""
-        if self._compiled is None:
-            rows, weight = self._sample_shapes(self._shape)
-            self._compiled = self._step.lower(self._state, rows, weight, self._key).compile()
+        with self._compiling:
+            if self._compiled is None:
+                rows, weight = self._sample_shapes(self._shape)
+                lowered = self._step.lower(self._state, rows, weight, self._key)
+                self._compiled = lowered.compile()
+
+    def wait_for_compiler(self, timeout: float) -> None:
+        """Returns when no compilation is under way, or after ``timeout`` seconds."""
+        if self._compiling.acquire(timeout=timeout):
+            self._compiling.release()
 
     def flops_per_update(self) -> float:
         """Floating-point operations of one update by XLA's count, which takes a loop once."""
@@ -141,9 +155,10 @@ class Learner(Generic[State]):
         assert self._compiled is not None
         self._wait_until(MAX_IN_FLIGHT - 1)
         self._state, metrics, td_error = self._compiled(self._state, rows, weight, self._key)
-        self.updates += self._shape[0]
         metrics.copy_to_host_async()
+        # In this order `done`, which actors read meanwhile, is never too large.
         self._in_flight.append((metrics, time.perf_counter()))
+        self.updates += self._shape[0]
         return td_error
 
     def finish(self) -> None:
@@ -151,7 +166,10 @@ class Learner(Generic[State]):
         self._wait_until(0)
 
     def take_metrics(self) -> dict[str, float]:
-        """Means of the finished updates since the last call, NaN where there was no value."""
+        """Means over the calls finished since the last one, each a mean over its K updates.
+
+        NaN where no update had a value.
+        """
         with np.errstate(invalid="ignore"):
             means = self._sum / self._count
         self._sum[:], self._count[:] = 0.0, 0
@@ -172,9 +190,11 @@ class Learner(Generic[State]):
     def _wait_until(self, in_flight: int) -> None:
         while len(self._in_flight) > in_flight:
             metrics, dispatched = self._in_flight.popleft()
+            is_seen_ending = not metrics.is_ready()  # pyright: ignore[reportAttributeAccessIssue]  # untyped in jax
             *means, skipped = np.asarray(metrics)  # waits, the GIL released
             begun, self._finished_at = max(dispatched, self._finished_at), time.perf_counter()
-            self.means.add(update_ms=1e3 * (self._finished_at - begun) / self._shape[0])
+            if is_seen_ending:  # else it ended before anybody looked, and nobody knows when
+                self.means.add(update_ms=1e3 * (self._finished_at - begun) / self._shape[0])
             has_value = ~np.isnan(means)
             self._sum += np.where(has_value, means, 0.0)
             self._count += has_value

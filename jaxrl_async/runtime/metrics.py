@@ -1,7 +1,7 @@
 """What a run says of itself, and under which names.
 
-What follows from the data alone goes to the streams ``train`` and ``evaluation``; everything that
-comes from a clock, or from how threads happened to meet, goes to ``timing``.
+The streams ``train`` and ``evaluation`` hold what follows from the data, in lockstep the same bytes
+each time; ``timing`` holds everything that comes from a clock.
 
 | key | meaning |
 |---|---|
@@ -11,8 +11,8 @@ comes from a clock, or from how threads happened to meet, goes to ``timing``.
 | ``actor/episodes`` | training episodes ended so far |
 | ``actor/return_mean``, ``length_mean``, ``success_mean`` | of those ended since the last row |
 | ``actor/explore`` | the exploration last handed to the actors |
-| ``actor/lag_mean``, ``lag_p99``, ``lag_max`` | updates since the version that acted, by chunk |
-| ``actor/lag_env_steps`` | the same in env steps, mean |
+| ``actor/lag_mean``, ``lag_p99``, ``lag_max`` | updates since the version that acted, as stored |
+| ``actor/lag_env_steps_mean``, ``..._p99``, ``..._max`` | the same in env steps |
 | ``replay/size`` | transitions kept |
 | ``replay/age`` | transitions inserted since those last sampled, mean |
 | ``replay/balance`` | updates due less updates let through: the rate limiter's balance |
@@ -121,7 +121,9 @@ class Counters:
             "lag_mean": mean(in_updates),
             "lag_p99": float(np.percentile(in_updates, 99)) if lags else float("nan"),
             "lag_max": float(in_updates.max()) if lags else float("nan"),
-            "lag_env_steps": mean(in_env_steps),
+            "lag_env_steps_mean": mean(in_env_steps),
+            "lag_env_steps_p99": float(np.percentile(in_env_steps, 99)) if lags else float("nan"),
+            "lag_env_steps_max": float(in_env_steps.max()) if lags else float("nan"),
         }
         return {f"actor/{name}": value for name, value in values.items()}
 

@@ -21,12 +21,12 @@ from jaxrl_async.replay.uniform import UniformReplay
 from jaxrl_async.runtime.acting import Act, LocalPolicy, make_act
 from jaxrl_async.runtime.actor import Actor
 from jaxrl_async.runtime.evaluator import Evaluator, lanes_for
-from jaxrl_async.runtime.learner import Learner, make_mesh
+from jaxrl_async.runtime.learner import Learner, layout_of, make_mesh
 from jaxrl_async.runtime.metrics import Blocked, Counters
 from jaxrl_async.runtime.params import WAIT_SECONDS, ParamStore
 from jaxrl_async.runtime.prefetch import Prefetcher
 from jaxrl_async.seeding import Role, integer, sequence
-from jaxrl_async.types import Chunk, EnvSpec, Layout
+from jaxrl_async.types import Chunk, EnvSpec
 
 AgentFactory: TypeAlias = Callable[[Any, EnvSpec], Agent]
 """``(config, spec) -> agent``: an agent's class."""
@@ -59,10 +59,11 @@ class Sink:
         Raises:
           Closed: the budget is spent or the run stops; the chunk is not stored.
         """
-        start = time.monotonic()
-        while not self._limiter.wait_to_insert(chunk.env_steps, WAIT_SECONDS):
-            pass
-        self.blocked.add(time.monotonic() - start)
+        is_admitted = False
+        while not is_admitted:
+            start = time.monotonic()
+            is_admitted = self._limiter.wait_to_insert(chunk.env_steps, WAIT_SECONDS)
+            self.blocked.add(time.monotonic() - start)
         with self._storing:
             self._replay.add(chunk)
             self._limiter.inserted(chunk.env_steps)
@@ -105,7 +106,7 @@ def build(
     spec, bounds = spaces.describe(envs[0].single_observation_space, envs[0].single_action_space)
     agent = make_agent(config.agent, spec)
     act, placement = make_act(agent), acting_placement(config)
-    replay, limiter, counters = build_replay(config, spec), build_limiter(config), Counters()
+    replay, limiter, counters = build_replay(config, agent), build_limiter(config), Counters()
     learner = build_learner(config, agent)
     store = ParamStore(placement)
     sink = Sink(replay, limiter, counters, lambda: learner.done)
@@ -168,10 +169,10 @@ def actor_key(config: RunConfig, index: int, placement: jax.sharding.Sharding) -
     return jax.device_put(jax.random.key(seed), placement)
 
 
-def build_replay(config: RunConfig, spec: EnvSpec) -> UniformReplay:
+def build_replay(config: RunConfig, agent: Agent) -> UniformReplay:
     """The replay with its own generator."""
     seed = sequence(config.seed, Role.REPLAY)
-    return UniformReplay(config.replay.capacity, Layout(spec), seed)
+    return UniformReplay(config.replay.capacity, layout_of(agent), seed)
 
 
 def build_limiter(config: RunConfig) -> RateLimiter:

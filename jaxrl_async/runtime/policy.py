@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxrl_async import agents
 from jaxrl_async.agents.agent import Agent
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.config import replace, to_json
 from jaxrl_async.envs.spaces import ActionBounds
 from jaxrl_async.runtime.acting import begin, make_act
@@ -126,7 +127,7 @@ class Policy:
           config: their config's defaults, over which the saved values are laid.
 
         Raises:
-          FileNotFoundError: there is no policy.
+          ConfigError: there is no policy, or no agent of its name.
           ValueError: the file is of another format, or its arrays are not this agent's.
         """
         path = find(pathlib.Path(path))
@@ -135,6 +136,8 @@ class Policy:
         meta = json.loads(arrays.pop("meta").tobytes())
         if meta.pop("format") != FORMAT:
             raise ValueError(f"{path}: a policy of another format; save it again with this version")
+        if (make_agent is None) != (config is None):
+            raise ConfigError(f"{path}: give both make_agent and config, or neither")
         if make_agent is None:
             preset = agents.preset(meta["agent_name"])
             make_agent, config = preset.agent, preset.config
@@ -166,7 +169,7 @@ def find(path: pathlib.Path) -> pathlib.Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate
-    raise FileNotFoundError(f"no policy at {path}: name a policy file or a run's directory")
+    raise ConfigError(f"no policy at {path}: name a policy file or a run's directory")
 
 
 def flatten(params: Params, prefix: str = "params") -> dict[str, Any]:

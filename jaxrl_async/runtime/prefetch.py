@@ -71,19 +71,20 @@ class Prefetcher:
 
     def run(self, stop: threading.Event) -> None:
         """Fetches whatever the limiter lets through, until it is closed or all is done."""
-        try:
-            while not stop.is_set():
-                with self._changed:
-                    if not self._changed.wait_for(self._has_room, WAIT_SECONDS):
-                        continue
+        while not stop.is_set():
+            with self._changed:
+                if not self._changed.wait_for(self._has_room, WAIT_SECONDS):
+                    continue
+            try:
                 if not self._limiter.wait_to_update(self._shape[0], WAIT_SECONDS):
                     continue
-                batch = self.fetch()
-                with self._changed:
-                    self._ready.append(batch)
-                    self._changed.notify_all()
-        finally:
-            self.close()
+            except Closed:  # all is done; an error would close this after it was noted
+                self.close()
+                raise
+            batch = self.fetch()
+            with self._changed:
+                self._ready.append(batch)
+                self._changed.notify_all()
 
     def _has_room(self) -> bool:
         return len(self._ready) < DEPTH or self._is_closed
@@ -96,11 +97,12 @@ class Prefetcher:
         """
         start = time.monotonic()
         with self._changed:
-            self.means.add(queue=len(self._ready))
+            waiting = len(self._ready)
             self._changed.wait_for(lambda: self._ready or self._is_closed, timeout)
             self.blocked.add(time.monotonic() - start)
             if self._ready:
                 batch = self._ready.popleft()
+                self.means.add(queue=waiting)
                 self._changed.notify_all()
                 return batch
             if self._is_closed:

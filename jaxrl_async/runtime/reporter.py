@@ -32,7 +32,10 @@ class Callback(Protocol):
 
 @final
 class Reporter:
-    """Main thread only."""
+    """Writes rows, keeps the best policy, calls the callbacks, and knows when to stop.
+
+    Main thread only.
+    """
 
     def __init__(
         self,
@@ -108,6 +111,7 @@ class Reporter:
         self.history = [{k: float(v[i]) for k, v in columns.items()} for i in range(count)]
         self.best_score, self.best_env_steps = float(state["best"][0]), int(state["best"][1])
         self._files.truncate(state["files"])
+        self.clock.take(self._parts.limiter.env_steps, self._parts.learner.done)
 
     # ---- rows -------------------------------------------------------------------------------
 

@@ -42,8 +42,8 @@ class ThreadGroup:
     def start(self, name: str, body: Callable[[], None]) -> None:
         """Runs ``body`` in a thread of that name."""
         thread = threading.Thread(target=self._guard, args=(name, body), name=name)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     def _guard(self, name: str, body: Callable[[], None]) -> None:
         try:
@@ -94,7 +94,7 @@ class ThreadGroup:
             )
             raise ShutdownTimeoutError(
                 f"{len(stuck)} threads did not end within {timeout:g} s:{stacks}"
-            )
+            ) from self._error
 
 
 class _Switching:

@@ -170,7 +170,7 @@ def stop_on_interrupt(reporter: Reporter) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: not set from Python
 
     def stop(signum: int, frame: Any) -> None:
         reporter.stop("interrupted")
