@@ -235,8 +235,7 @@ class RunConfig(Generic[Agent]):
         )
         self._check_lag_can_be_held()
         # Where an episode ends, up to n windows end in one step.
-        steps = self.actor.chunk_steps + self.replay.n_step - 1
-        largest = self.actor.envs_per_actor * steps
+        largest = self.actor.envs_per_actor * (self.actor.chunk_steps + self.replay.n_step - 1)
         require(
             largest <= capacity,
             "replay.capacity",
@@ -287,10 +286,8 @@ def replace(config: Any, *layers: Mapping[str, Any], prefix: str = "") -> Any:
         if name not in valid or (rest and not is_part):
             near = difflib.get_close_matches(name, valid, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            message = f"{prefix}{dotted} = {value!r}: no such field; {hint}"
-            raise ConfigError(
-                f"{message}{prefix.rstrip('.') or 'RunConfig'} has {', '.join(valid)}"
-            )
+            has = f"{prefix.rstrip('.') or 'RunConfig'} has {', '.join(valid)}"
+            raise ConfigError(f"{prefix}{dotted} = {value!r}: no such field; {hint}{has}")
         if rest or (is_part and isinstance(value, Mapping)):
             parts.setdefault(name, []).append({rest: value} if rest else value)
         else:  # lists, as JSON has them, become the tuples of a hashable config

@@ -7,6 +7,7 @@ from small import SMALL, Counting, Memory
 
 from jaxrl_async import ConfigError, RunConfig, train
 from jaxrl_async.agents.dqn import DQNConfig
+from jaxrl_async.api import resolve
 
 TINY = {name: value for name, value in SMALL.items() if not name.startswith("agent.")}
 OPTIONS = {"hidden": (8,)}
@@ -82,3 +83,38 @@ def test_a_mistake_is_refused_before_anything_is_written(arguments, message, tmp
         train(**known)
 
     assert list(tmp_path.iterdir()) == []
+
+
+class Stop:
+    """Stops at the first row of training metrics."""
+
+    def on_record(self, stream, env_steps, values):
+        return stream == "train"
+
+    def on_evaluation(self, evaluation):
+        return False
+
+
+def test_callbacks_are_called_and_may_stop_the_run(tmp_path):
+    result = train(
+        "dqn",
+        "CartPole-v1",
+        options=OPTIONS,
+        directory=tmp_path / "run",
+        recorder=Memory(),
+        callbacks=[Stop()],
+        **TINY,
+    )
+
+    assert result.summary.reason == "Stop said so"
+    assert result.summary.env_steps == 50
+
+
+def test_a_config_gets_the_run_level_values_of_its_agent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    by_name = resolve("dqn", "CartPole-v1", {"agent": {"hidden": (8,)}})
+    by_config = resolve(DQNConfig(hidden=(8,)), "CartPole-v1", {"agent": {}})
+
+    assert by_config.learner == by_name.learner
+    assert by_config.agent == DQNConfig(hidden=(8,))

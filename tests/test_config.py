@@ -328,20 +328,20 @@ def test_replace_checks_what_comes_out():
         (
             {"learner": {"batchsize": 3}},
             "learner.batchsize = 3: no such field; did you mean 'batch_size'? ",
-            "learner. has batch_size, ",
+            "learner has batch_size, ",
         ),
         (
             {"learner.batchsize": 3},
             "learner.batchsize = 3: no such field; did you mean 'batch_size'? ",
-            "learner. has batch_size, ",
+            "learner has batch_size, ",
         ),
         (
             {"agent.taw": 3},
             "agent.taw = 3: no such field; did you mean 'tau'? ",
-            "agent. has discount, learning_rate, ",
+            "agent has discount, learning_rate, ",
         ),
         ({"env_steps.x": 3}, "env_steps.x = 3: no such field; ", "RunConfig"),
-        ({"learner.devices.x": 3}, "learner.devices.x = 3: no such field; ", "learner. has"),
+        ({"learner.devices.x": 3}, "learner.devices.x = 3: no such field; ", "learner has"),
         ({"zzz": 3}, "zzz = 3: no such field; RunConfig has env, agent, ", "learner, evaluation"),
     ],
 )

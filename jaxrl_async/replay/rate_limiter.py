@@ -61,8 +61,8 @@ class RateLimiter:
         self._warmup_steps, self._budget, self._max_update = warmup_steps, budget, max_update
         both = max_insert * ratio + max_update
         self.slack = Fraction(2 * both if slack is None else slack)
-        # The insert that ends the warm-up may bring all but one of its steps at once.
-        least = max(both / 2, (max_insert - 1) * ratio)
+        # The insert that ends the warm-up must pass by itself, with all but one of its steps due.
+        least = max(both / 2, (max_insert - (warmup_steps > 0)) * ratio)
         if not self._is_free and self.slack < least:
             raise ConfigError(
                 f"learner.slack = {float(self.slack):g}: with inserts of {max_insert} env steps *"

@@ -170,7 +170,7 @@ class Actor:
             "open": {
                 "played": [np.array(actions) for actions in self._played],
                 "observation": leaves(self._observation),
-                "carry": leaves(self._carry),
+                "carry": [np.asarray(leaf) for leaf in leaves(self._carry)],
                 "return": self._return.copy(),
                 "length": self._length.copy(),
                 "windows": self._accumulator.state(),

@@ -12,10 +12,10 @@ each time; ``timing`` holds everything that comes from a clock.
 | ``actor/return_mean``, ``length_mean``, ``success_mean`` | of those ended since the last row |
 | ``actor/explore`` | the exploration last handed to the actors |
 | ``actor/lag_mean``, ``lag_p99``, ``lag_max`` | updates since the version that acted, as stored |
-| ``actor/lag_env_steps_mean``, ``..._p99``, ``..._max`` | the same in env steps |
+| ``actor/lag_env_steps_mean``, ``lag_env_steps_p99``, ``lag_env_steps_max`` | in env steps |
 | ``replay/size`` | transitions kept |
 | ``replay/age`` | transitions inserted since those last sampled, mean |
-| ``replay/balance`` | updates due less updates let through: the rate limiter's balance |
+| ``replay/balance`` | updates due less updates let through: the limiter's balance, NaN if free |
 | ``replay/samples`` | transitions sampled so far |
 | ``replay/updates_per_env_step`` | updates made over env steps since the warm-up, so far |
 | ``evaluation/...`` | see ``runtime/evaluator.py`` |

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.replay.rate_limiter import RateLimiter
+from jaxrl_async.replay.rate_limiter import Closed, RateLimiter
 
 
 def make_limiter(ratio, warmup_steps=0, slack=10**12, max_insert=1, max_update=1):
@@ -176,3 +176,60 @@ def test_following_the_remedy_of_a_refusal_works():
         make_limiter(0.5, slack=1.7, max_insert=3, max_update=2)
 
     assert make_limiter(0.5, slack=2, max_insert=3, max_update=2).slack == 2
+
+
+# ---- whoever may move does, until the end ---------------------------------------------------
+
+
+@pytest.mark.parametrize("updates_first", [False, True])
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0, 1.5, 4.0])
+@pytest.mark.parametrize("max_update", [1, 3, 8])
+@pytest.mark.parametrize("max_insert", [1, 5])
+def test_every_accepted_setting_ends_with_exact_counts(
+    ratio, max_update, max_insert, updates_first
+):
+    # Public: acme #207. Slack from the least accepted on, budgets that leave remainders.
+    exact = Fraction(ratio)
+    for warmup_steps in (0, 7):
+        first = (max_insert - (warmup_steps > 0)) * exact
+        least = max((max_insert * exact + max_update) / 2, first)
+        for slack in (least, least + Fraction(1, 2), 2 * least):
+            for budget in range(40, 48):
+                limiter = RateLimiter(
+                    ratio,
+                    warmup_steps=warmup_steps,
+                    slack=float(slack),
+                    max_insert=max_insert,
+                    max_update=max_update,
+                    budget=budget,
+                )
+                drive(limiter, max_insert, max_update, updates_first)
+
+                due = (limiter.env_steps - warmup_steps) * exact
+                assert budget <= limiter.env_steps < budget + max_insert
+                assert limiter.updates == due // max_update * max_update
+
+
+def drive(limiter, max_insert, max_update, updates_first):
+    """Lets one side go as far as it can, then the other, until both are done."""
+
+    def insert():
+        moved = limiter.wait_to_insert(max_insert, timeout=0.0)
+        if moved:
+            limiter.inserted(max_insert)
+        return moved
+
+    def update():
+        return limiter.wait_to_update(max_update, timeout=0.0)
+
+    sides = [update, insert] if updates_first else [insert, update]
+    while sides:
+        moved = False
+        for side in list(sides):
+            try:
+                while side():
+                    moved = True
+            except Closed:
+                sides.remove(side)
+                moved = True
+        assert moved, f"both wait at {limiter.env_steps} env steps and {limiter.updates} updates"

@@ -1,6 +1,7 @@
 """Whole runs in lockstep."""
 
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -12,6 +13,8 @@ from small import Counting, Memory, small
 
 from jaxrl_async import Policy, Trainer
 from jaxrl_async.agents import AGENTS
+from jaxrl_async.agents.dqn import DQN, DQNConfig
+from jaxrl_async.types import EnvSpec
 
 ENVS = {"dqn": "CartPole-v1", "sac": "Pendulum-v1", "td3": "Pendulum-v1", "ddpg": "Pendulum-v1"}
 
@@ -230,3 +233,38 @@ def test_new_directories_are_named_after_the_run(tmp_path, monkeypatch):
     found = sorted(path.name for path in pathlib.Path("runs").iterdir())
     assert len(found) == 2
     assert all(name.startswith("dqn-CartPole-v1-seed0-") for name in found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Remembering:
+    """DQN with a carry that counts the steps since the episode began."""
+
+    config: DQNConfig
+    spec: EnvSpec
+
+    @functools.cached_property
+    def dqn(self):
+        return DQN(self.config, self.spec)
+
+    def __getattr__(self, name):
+        if name in ("init", "update", "actor_params", "explore"):
+            return getattr(self.dqn, name)
+        raise AttributeError(name)
+
+    def initial_carry(self, batch):
+        return {"steps": np.zeros((batch, 1), np.float32)}
+
+    def act(self, params, carry, observation, key, explore):
+        action, _ = self.dqn.act(params, (), observation, key, explore)
+        return action, {"steps": carry["steps"] + 1}
+
+
+def test_the_carry_before_each_step_is_stored_and_begins_with_the_episode(tmp_path):
+    config = small("dqn", "Counting", actor__envs_per_actor=2, actor__random_steps=0)
+    parts = {"make_agent": Remembering, "make_env": lambda: Counting(length=7)}
+
+    trainer, _, recorder = run(config, tmp_path / "run", **parts)
+
+    stored = trainer.parts.replay.contents()
+    np.testing.assert_array_equal(stored.extras["steps"], stored.observation)  # both count from 0
+    assert recorder.column("evaluation", "evaluation/return_mean") == [7.0] * 4

@@ -109,7 +109,7 @@ def test_a_file_of_another_shape_is_refused(sac_run, tmp_path):
 
 
 def test_no_policy_there_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match="name a policy file or a run's directory"):
+    with pytest.raises(ConfigError, match="name a policy file or a run's directory"):
         Policy.load(tmp_path)
 
 
