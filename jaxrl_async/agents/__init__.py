@@ -55,12 +55,7 @@ HALF_CHEETAH = {
     "learner.updates_per_call": 8,
     "evaluation.period": 5_000,
 }
-# The learning rate of the TD3 paper, whose curves are the reference here.
-INVERTED_PENDULUM = {
-    "env_steps": 30_000,
-    "evaluation.period": 2_500,
-    "agent.learning_rate": 1e-3,
-}
+INVERTED_PENDULUM = {"env_steps": 30_000, "evaluation.period": 1_000}
 CONTINUOUS = {
     "Pendulum-v1": PENDULUM,
     "InvertedPendulum-v5": INVERTED_PENDULUM,
