@@ -77,3 +77,76 @@ def layer_sizes(config: Any, *names: str) -> None:
         lambda v: isinstance(v, tuple) and len(v) > 0 and all(_is_whole(w, 1) for w in v),
         "use a tuple of layer widths such as (256, 256)",
     )
+
+
+def parts_fit(run: Any) -> None:
+    """Refuses a ``RunConfig`` whose parts, each possible, cannot work together."""
+    _learner_can_learn(run)
+    _replay_can_hold(run)
+    # Parameters are published in whole calls; an actor bounded more tightly would wait for ever.
+    lag, calls = run.actor.max_policy_lag, run.learner.updates_per_call
+    published = -(-run.learner.publish_period // calls) * calls
+    require(
+        lag is None or lag >= published,
+        "actor.max_policy_lag",
+        lag,
+        f"use at least publish_period in whole calls = {published} updates",
+    )
+
+
+def _learner_can_learn(run: Any) -> None:
+    learner, ratio = run.learner, run.learner.updates_per_env_step
+    require(
+        learner.warmup_steps < run.env_steps,
+        "learner.warmup_steps",
+        learner.warmup_steps,
+        f"use fewer than env_steps = {run.env_steps}, or no update would ever be made",
+    )
+    # Until some lane has made n steps the replay may be empty.
+    lanes = run.actor.num_actors * run.actor.envs_per_actor
+    first = lanes * (run.replay.n_step - 1) + (run.replay.n_step > 1)
+    require(
+        learner.warmup_steps >= first,
+        "learner.warmup_steps",
+        learner.warmup_steps,
+        f"use at least num_actors * envs_per_actor * (n_step - 1) + 1 = {first}, before which"
+        " perhaps no window is finished",
+    )
+    require(
+        not (run.lockstep and ratio is None),
+        "learner.updates_per_env_step",
+        None,
+        "use a number in lockstep, where nothing else says whose turn it is",
+    )
+    due = math.inf if ratio is None else (run.env_steps - learner.warmup_steps) * ratio
+    require(
+        learner.updates_per_call <= due + 1e-6,
+        "learner.updates_per_call",
+        learner.updates_per_call,
+        f"use at most (env_steps - warmup_steps) * updates_per_env_step = {due:g}, or no call"
+        " would ever be due",
+    )
+
+
+def _replay_can_hold(run: Any) -> None:
+    actor, capacity = run.actor, run.replay.capacity
+    require(
+        run.learner.batch_size <= capacity,
+        "learner.batch_size",
+        run.learner.batch_size,
+        f"use at most replay.capacity = {capacity}",
+    )
+    # Where an episode ends, up to n windows end in one step.
+    largest = actor.envs_per_actor * (actor.chunk_steps + run.replay.n_step - 1)
+    require(
+        largest <= capacity,
+        "replay.capacity",
+        capacity,
+        f"use at least envs_per_actor * (chunk_steps + n_step - 1) = {largest}",
+    )
+    require(
+        actor.envs_per_actor * actor.chunk_steps <= run.env_steps,
+        "actor.chunk_steps",
+        actor.chunk_steps,
+        f"use a chunk of at most env_steps = {run.env_steps} env steps over its envs",
+    )

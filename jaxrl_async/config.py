@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from jaxrl_async.checks import ConfigError, at_least, finite, of_type, positive, require, whole
+from jaxrl_async.checks import (
+    ConfigError,
+    at_least,
+    finite,
+    of_type,
+    parts_fit,
+    positive,
+    require,
+    whole,
+)
 
 
 @dataclass(frozen=True)
@@ -201,58 +210,7 @@ class RunConfig(Generic[Agent]):
         )
         whole(self, 0, "seed")
         whole(self, 1, "env_steps", "record_period")
-        self._check_parts_fit()
-
-    def _check_parts_fit(self) -> None:
-        learner, capacity = self.learner, self.replay.capacity
-        require(
-            learner.batch_size <= capacity,
-            "learner.batch_size",
-            learner.batch_size,
-            f"use at most replay.capacity = {capacity}",
-        )
-        require(
-            learner.warmup_steps < self.env_steps,
-            "learner.warmup_steps",
-            learner.warmup_steps,
-            f"use fewer than env_steps = {self.env_steps}, or no update would ever be made",
-        )
-        # Until some lane has made n steps the replay may be empty.
-        lanes = self.actor.num_actors * self.actor.envs_per_actor
-        first = lanes * (self.replay.n_step - 1) + (self.replay.n_step > 1)
-        require(
-            learner.warmup_steps >= first,
-            "learner.warmup_steps",
-            learner.warmup_steps,
-            f"use at least num_actors * envs_per_actor * (n_step - 1) + 1 = {first}, before which"
-            " perhaps no window is finished",
-        )
-        require(
-            not (self.lockstep and learner.updates_per_env_step is None),
-            "learner.updates_per_env_step",
-            None,
-            "use a number in lockstep, where nothing else says whose turn it is",
-        )
-        self._check_lag_can_be_held()
-        # Where an episode ends, up to n windows end in one step.
-        largest = self.actor.envs_per_actor * (self.actor.chunk_steps + self.replay.n_step - 1)
-        require(
-            largest <= capacity,
-            "replay.capacity",
-            capacity,
-            f"use at least envs_per_actor * (chunk_steps + n_step - 1) = {largest}",
-        )
-
-    def _check_lag_can_be_held(self) -> None:
-        """Parameters are published in whole calls; an actor bounded more tightly waits for ever."""
-        lag, calls = self.actor.max_policy_lag, self.learner.updates_per_call
-        published = -(-self.learner.publish_period // calls) * calls
-        require(
-            lag is None or lag >= published,
-            "actor.max_policy_lag",
-            lag,
-            f"use at least publish_period in whole calls = {published} updates",
-        )
+        parts_fit(self)
 
 
 def to_json(config: Any) -> Any:

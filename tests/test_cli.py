@@ -56,6 +56,15 @@ def test_train_evaluate_and_list(tmp_path, capsys):
             "use a slack of 1 or more",
         ),
         (["train", "sac", "Pendulum-v1", "--actor.device", "abacus"], "no such platform"),
+        (
+            ["train", "sac", "Pendulum-v1", "--learner.updates-per-call", "19001"],
+            "learner.updates_per_call = 19001: use at most",
+        ),
+        (
+            ["train", "sac", "Pendulum-v1", "--actor.chunk-steps", "20001"],
+            "actor.chunk_steps = 20001: use a chunk of at most env_steps = 20000",
+        ),
+        (["train", "sac", "Pendulum-v1", "--directory", "/dev/null/run"], "can be written to"),
         (["evaluate", "nowhere"], "no policy at nowhere"),
         (["list", "all"], "list takes no arguments"),
         (["trian"], "no command 'trian'"),

@@ -28,7 +28,7 @@ def factory(
     """
     if isinstance(env, str):
         spec = _find(env)
-        return lambda: gym.make(spec, **(options or {}))
+        return lambda: _make(spec, options or {})
     if options:
         raise ConfigError(
             f"env_options = {dict(options)}: go with an env id; put them in the factory"
@@ -47,7 +47,7 @@ def factory(
                 " again; pass a function that makes one, or let the wrapper record its arguments"
                 " with gymnasium.utils.RecordConstructorArgs"
             )
-        return lambda: gym.make(spec)
+        return lambda: _make(spec, {})
     if callable(env):
         return env
     raise ConfigError(
@@ -62,6 +62,16 @@ def name(env: str | EnvFactory | gym.Env) -> str:
     if isinstance(env, gym.Env) and env.spec is not None:
         return env.spec.id
     return getattr(env, "__name__", type(env).__name__)
+
+
+def _make(spec: Any, options: Mapping[str, Any]) -> gym.Env:
+    try:
+        return gym.make(spec, **options)
+    except (gym.error.Error, ImportError, TypeError) as error:
+        raise ConfigError(
+            f"env = {spec.id!r}, env_options = {dict(options)}: {error};"
+            " install what it needs, or use the options that it takes"
+        ) from error
 
 
 def _find(env_id: str) -> Any:

@@ -27,7 +27,7 @@ class SerialVectorEnv(gym.vector.VectorEnv):
             for _ in range(num_envs):
                 self.envs.append(make_env())
                 made.callback(self.envs[-1].close)
-            self._envs = made.pop_all()
+            made.pop_all()
         self.num_envs = num_envs
         self.metadata = {
             **self.envs[0].metadata,
@@ -88,5 +88,12 @@ class SerialVectorEnv(gym.vector.VectorEnv):
         self._observation[lane] = array
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes every env."""
-        self._envs.close()
+        """Closes every env, also where one fails; then raises what failed."""
+        errors = []
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0] if len(errors) == 1 else ExceptionGroup("envs failed to close", errors)

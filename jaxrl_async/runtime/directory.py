@@ -10,6 +10,7 @@
 """
 
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -42,19 +43,22 @@ class RunDirectory:
           ConfigError: another run lies there, or the config holds what JSON does not know.
         """
         self._config = config
-        self.path = pathlib.Path(config.directory) if config.directory else new_path(config)
         described = {**to_json(config), "versions": versions()}
         try:
             text = json.dumps(described, indent=2, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
             raise ConfigError(f"RunConfig holds what JSON does not know: {error}") from error
-        found = self.path / CONFIG
-        if found.exists():
-            refuse_another_run(found, described)
-        self.path.mkdir(parents=True, exist_ok=config.directory is not None)
-        partial = self.path / f"{CONFIG}.partial"
-        partial.write_text(text)
-        os.replace(partial, found)
+        try:
+            self.path = named(config.directory) if config.directory else new(config)
+            found, partial = self.path / CONFIG, self.path / f"{CONFIG}.partial"
+            if found.exists():
+                refuse_another_run(found, described)
+            partial.write_text(text)
+            os.replace(partial, found)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"directory = {config.directory!r}: {error}; name one that can be written to"
+            ) from error
 
     def save_policy(self, name: str, parts: Parts, snapshot: Snapshot, score: float) -> None:
         """Writes a policy file, whole or not at all."""
@@ -98,13 +102,23 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def new_path(config: RunConfig) -> pathlib.Path:
-    """A path under ``runs/`` that says what ran and when, and that nothing has yet."""
+def named(directory: str) -> pathlib.Path:
+    """The directory that the user names, made if need be."""
+    path = pathlib.Path(directory)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def new(config: RunConfig) -> pathlib.Path:
+    """A new directory under ``runs/`` that says what runs and when; no other run gets it."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     words = f"{config.agent_name}-{config.env}-seed{config.seed}-{now}"
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", words)
-    path, number = pathlib.Path("runs") / stem, 1
-    while path.exists():
-        number += 1
-        path = pathlib.Path("runs") / f"{stem}-{number}"
-    return path
+    for number in itertools.count(1):
+        path = pathlib.Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+    raise AssertionError("unreachable")

@@ -36,7 +36,8 @@ def run_lockstep(config: RunConfig, parts: Parts, run: Run) -> None:
     def evaluate() -> None:
         if parts.evaluator is not None:
             snapshot = parts.store.copy(publisher.snapshot())
-            reporter.keep(parts.evaluator.evaluate(snapshot))
+            with contextlib.suppress(Closed):  # interrupted meanwhile
+                reporter.keep(parts.evaluator.evaluate(snapshot, reporter.interrupted))
 
     def learn() -> None:
         calls = config.learner.updates_per_call
@@ -63,7 +64,7 @@ def run_lockstep(config: RunConfig, parts: Parts, run: Run) -> None:
     run.save()
     publish()
     reporter.record_train()
-    if parts.limiter.is_spent:
+    if parts.limiter.is_spent and reporter.reason is None:
         evaluate()
 
 
@@ -129,7 +130,8 @@ def start_threads(parts: Parts, group: ThreadGroup) -> None:
     """Starts everybody; the learner's step is compiled while the actors collect the warm-up."""
 
     def prefetch() -> None:
-        parts.learner.compile()
+        if not group.stop.is_set():
+            parts.learner.compile()
         parts.prefetcher.run(group.stop)
 
     group.start("publisher", lambda: parts.store.run(group.stop))
@@ -203,7 +205,8 @@ def finish(config: RunConfig, parts: Parts, run: Run, group: ThreadGroup) -> Non
         while not parts.evaluator.wait(WAIT_SECONDS) and time.monotonic() < deadline:
             group.check()
             reporter.record_timing()
-            if reporter.reason is not None:  # interrupted meanwhile
+            reporter.check_limits()
+            if reporter.reason is not None:
                 break
     for evaluation in parts.evaluator.results():
         reporter.keep(evaluation)

@@ -103,7 +103,7 @@ def build(
     """
     lanes, count = config.actor.envs_per_actor, config.actor.num_actors
     envs = [vector_env(make_env, lanes, stack) for _ in range(count)]
-    spec, bounds = spaces.describe(envs[0].single_observation_space, envs[0].single_action_space)
+    spec, bounds = describe(envs)
     agent = make_agent(config.agent, spec)
     act, placement = make_act(agent), acting_placement(config)
     replay, limiter, counters = build_replay(config, agent), build_limiter(config), Counters()
@@ -145,10 +145,33 @@ def build(
     )
 
 
+def describe(envs: list[SerialVectorEnv]) -> tuple[EnvSpec, ActionBounds]:
+    """What all envs are, which must be the same of each, and no env twice."""
+    lanes = [lane for env in envs for lane in env.envs]
+    if len({id(lane.unwrapped) for lane in lanes}) < len(lanes):
+        raise ConfigError(
+            "env = a function that gives the same env twice: make a new one each time"
+        )
+    found = [spaces.describe(lane.observation_space, lane.action_space) for lane in lanes]
+    for other in found:
+        if other != found[0]:
+            raise ConfigError(f"env = one with {found[0]}, another with {other}: make all alike")
+    return found[0]
+
+
 def vector_env(make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack) -> SerialVectorEnv:
-    """Envs that ``stack`` closes."""
+    """Envs that ``stack`` closes; an error of that never hides the one that it closes for."""
     env = SerialVectorEnv(make_env, lanes)
-    stack.callback(env.close)
+
+    def close(kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            env.close()
+        except Exception as failed:
+            if error is None:
+                raise
+            error.add_note(f"then closing an env failed: {failed!r}")
+
+    stack.push(close)
     return env
 
 
@@ -212,7 +235,7 @@ def build_evaluator(
     if config.evaluation.period == 0:
         return None
     env = vector_env(make_env, lanes_for(config.evaluation.episodes), stack)
-    spec, _ = spaces.describe(env.single_observation_space, env.single_action_space)
+    spec, _ = describe([env])
     if spec != agent.spec:
         raise ConfigError(
             f"evaluation.env = {config.evaluation.env!r}: its spaces are {spec}, the training env's"

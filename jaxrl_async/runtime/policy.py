@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import secrets
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import Any, Self, final
 
@@ -127,15 +128,10 @@ class Policy:
           config: their config's defaults, over which the saved values are laid.
 
         Raises:
-          ConfigError: there is no policy, or no agent of its name.
-          ValueError: the file is of another format, or its arrays are not this agent's.
+          ConfigError: there is no policy, the file is none, or its arrays are not this agent's.
         """
         path = find(pathlib.Path(path))
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        meta = json.loads(arrays.pop("meta").tobytes())
-        if meta.pop("format") != FORMAT:
-            raise ValueError(f"{path}: a policy of another format; save it again with this version")
+        meta, arrays = read(path)
         if (make_agent is None) != (config is None):
             raise ConfigError(f"{path}: give both make_agent and config, or neither")
         if make_agent is None:
@@ -172,6 +168,20 @@ def find(path: pathlib.Path) -> pathlib.Path:
     raise ConfigError(f"no policy at {path}: name a policy file or a run's directory")
 
 
+def read(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The card and the arrays of a policy file; pickled arrays are refused."""
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        meta = json.loads(arrays.pop("meta").tobytes())
+        found = meta.pop("format")
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path}: not a whole policy file of this library") from error
+    if found != FORMAT:
+        raise ConfigError(f"{path}: a policy of format {found}; save it again with this version")
+    return meta, arrays
+
+
 def flatten(params: Params, prefix: str = "params") -> dict[str, Any]:
     """Nested dicts as ``a/b/c`` names."""
     if not isinstance(params, Mapping):
@@ -201,7 +211,7 @@ def check_same_shapes(path: pathlib.Path, agent: Agent, params: Params) -> None:
     found = {name: (leaf.shape, str(leaf.dtype)) for name, leaf in flatten(params).items()}
     wrong = sorted(name for name in expected | found if expected.get(name) != found.get(name))
     if wrong:
-        raise ValueError(
+        raise ConfigError(
             f"{path}: {wrong[0]} is {found.get(wrong[0])}, the agent needs {expected.get(wrong[0])}"
             f" ({len(wrong)} arrays differ): the file belongs to another agent or config"
         )

@@ -1,6 +1,7 @@
 """Everything a run says: records, evaluations, the best policy, and when to stop."""
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
@@ -44,10 +45,13 @@ class Reporter:
         directory: RunDirectory,
         recorder: Recorder,
         files: CSVRecorder,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback],
+        interrupted: threading.Event,
     ):
         self._config, self._parts, self._directory = config, parts, directory
         self._recorder, self._files, self._callbacks = recorder, files, callbacks
+        self.interrupted = interrupted
+        """Set by Ctrl-C."""
         self.clock = Clock(config.env_steps)
         self.evaluations: list[Evaluation] = []
         """Of this process."""
@@ -77,8 +81,10 @@ class Reporter:
         return is_due
 
     def check_limits(self) -> None:
-        """Sets ``reason`` where one of ``StopConfig``'s bounds is reached."""
+        """Sets ``reason`` where a bound of ``StopConfig`` is reached, or after Ctrl-C."""
         stop, learner = self._config.stop, self._parts.learner
+        if self.interrupted.is_set():
+            self.stop("interrupted")
         if stop.updates is not None and learner.updates >= stop.updates:
             self.stop(f"{stop.updates:,} updates made")
         if stop.seconds is not None and self.clock.seconds >= stop.seconds:

@@ -115,6 +115,7 @@ class Trainer:
           Exception: what went wrong, in whichever thread it did.
         """
         with contextlib.ExitStack() as stack:
+            interrupted = stack.enter_context(stop_on_interrupt())
             factories = self._make_agent, self._make_env, self._make_evaluation_env
             self.parts = build(self.config, *factories, stack)
             directory = RunDirectory(self.config)
@@ -123,7 +124,7 @@ class Trainer:
             stack.callback(recorder.close)
             recorder.start(to_json(self.config))
             reporter = Reporter(
-                self.config, self.parts, directory, recorder, files, self._callbacks
+                self.config, self.parts, directory, recorder, files, self._callbacks, interrupted
             )
             self._reporter = reporter
             checkpointer = Checkpointer(directory.path, keep=self.config.checkpoint.keep)
@@ -132,8 +133,7 @@ class Trainer:
             if newest is not None:
                 run.resume(newest)
             drive = run_lockstep if self.config.lockstep else run_threads
-            with stop_on_interrupt(reporter):
-                drive(self.config, self.parts, run)
+            drive(self.config, self.parts, run)
             directory.save_policy(LAST, self.parts, self.parts.store.latest(), self._score())
             reporter.record_timing(period=0.0)
             return self._summary(directory)
@@ -162,22 +162,25 @@ class Trainer:
 
 
 @contextlib.contextmanager
-def stop_on_interrupt(reporter: Reporter) -> Iterator[None]:
-    """The first Ctrl-C stops the run in good order, a second one at once.
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; a second one raises ``KeyboardInterrupt``.
 
-    Python lets only the main thread handle signals; elsewhere nothing is changed.
+    Python lets only the main thread handle signals; elsewhere, and where the process ignores
+    Ctrl-C, nothing is changed.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    interrupted = threading.Event()
     before = signal.getsignal(signal.SIGINT) or signal.SIG_DFL  # None: not set from Python
+    is_ours = threading.current_thread() is threading.main_thread() and before != signal.SIG_IGN
+    if not is_ours:
+        yield interrupted
+        return
 
     def stop(signum: int, frame: Any) -> None:
-        reporter.stop("interrupted")
+        interrupted.set()
         signal.signal(signal.SIGINT, before)
 
     signal.signal(signal.SIGINT, stop)
     try:
-        yield
+        yield interrupted
     finally:
         signal.signal(signal.SIGINT, before)

@@ -142,3 +142,10 @@ def test_what_a_run_calls_its_env():
     assert make.name(Counting) == "Counting"
     assert make.name(Counting()) == "Counting"
     assert make.name(gym.make("CartPole-v1")) == "CartPole-v1"
+
+
+def test_options_that_the_env_does_not_take_are_refused_when_it_is_made():
+    make_env = make.factory("CartPole-v1", {"gravity_of_the_situation": 3})
+
+    with pytest.raises(ConfigError, match=r"env_options = .*use the options that it takes"):
+        make_env()

@@ -104,7 +104,7 @@ def test_a_file_of_another_shape_is_refused(sac_run, tmp_path):
     policy.params["params"]["Dense_0"]["kernel"] = np.zeros((2, 2), np.float32)
     policy.save(tmp_path / "wrong.npz")
 
-    with pytest.raises(ValueError, match=r"Dense_0.*\(2, 2\).*needs .*another agent or config"):
+    with pytest.raises(ConfigError, match=r"Dense_0.*\(2, 2\).*needs .*another agent or config"):
         Policy.load(tmp_path / "wrong.npz")
 
 
@@ -132,3 +132,19 @@ def test_evaluate_policy_scores_whole_episodes(sac_run):
 def test_evaluate_policy_in_an_env_with_other_spaces_is_refused(sac_run):
     with pytest.raises(ConfigError, match="use an env with the same spaces"):
         evaluate_policy(str(sac_run), episodes=2, env="CartPole-v1")
+
+
+@pytest.mark.parametrize("kind", ["empty", "text", "truncated", "pickled", "foreign"])
+def test_what_is_no_policy_file_is_refused_by_name(sac_run, tmp_path, kind):
+    path = tmp_path / "policy.npz"
+    whole = (sac_run / "policy_best.npz").read_bytes()
+    if kind == "pickled":
+        np.savez(path, meta=np.array([{"format": 1}], object))
+    elif kind == "foreign":
+        np.savez(path, weights=np.zeros(3))
+    else:
+        content = {"empty": b"", "text": b"hello", "truncated": whole[: len(whole) // 2]}
+        path.write_bytes(content[kind])
+
+    with pytest.raises(ConfigError, match=r"policy\.npz: not a whole policy file"):
+        Policy.load(path)

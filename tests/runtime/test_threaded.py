@@ -347,3 +347,60 @@ def test_sac_in_threads_stores_every_step_once(tmp_path, name):
     assert len(stored.reward) == summary.env_steps
     assert isinstance(gym.make(name).action_space, gym.spaces.Box)
     assert np.abs(stored.action).max() <= 1.0
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_an_env_that_also_fails_to_close_hides_no_error(tmp_path, lockstep):
+    class Worse(Failing):
+        def close(self):
+            raise OSError("nothing to close")
+
+    config = small("dqn", "Worse", evaluation__period=0)
+    config = dataclasses.replace(config, lockstep=lockstep, directory=str(tmp_path / "run"))
+    with pytest.raises(RuntimeError, match="the simulator is gone") as raised:
+        Trainer(config, make_env=Worse, recorder=Memory()).run()
+
+    assert "then closing an env failed: OSError('nothing to close')" in raised.value.__notes__
+
+
+def test_a_factory_that_gives_one_env_to_all_is_refused(tmp_path):
+    env = Counting()
+
+    with pytest.raises(ConfigError, match="the same env twice: make a new one each time"):
+        run(small("dqn", "x", actor__num_actors=2), tmp_path / "run", make_env=lambda: env)
+
+
+def test_envs_that_differ_are_refused(tmp_path):
+    discrete = iter([True, False])
+
+    with pytest.raises(ConfigError, match="make all alike"):
+        run(
+            small("dqn", "x", actor__num_actors=2, evaluation__period=0),
+            tmp_path / "run",
+            make_env=lambda: Counting(discrete=next(discrete)),
+        )
+
+
+def test_ctrl_c_ends_an_evaluation_in_lockstep_too(tmp_path):
+    class Interrupting(Counting):
+        def step(self, action):
+            if self.t == 3 and self is evaluated[0]:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+        def reset(self, *, seed=None, options=None):
+            evaluated.append(self)
+            return super().reset(seed=seed, options=options)
+
+    evaluated = []
+
+    config = small("dqn", "Counting", directory=str(tmp_path / "run"))
+    trainer = Trainer(
+        config,
+        make_env=Counting,
+        make_evaluation_env=lambda: Interrupting(length=10**9),
+        recorder=Memory(),
+    )
+
+    assert trainer.run().reason == "interrupted"
+    assert trainer.history == []
