@@ -13,6 +13,7 @@ from jaxrl_async import AGENTS, Policy
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 RUN_FILES = {
+    "checkpoints",
     "config.json",
     "train.csv",
     "evaluation.csv",
