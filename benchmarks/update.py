@@ -8,8 +8,8 @@ actions, MLP 256-256, batch 64), two calls in flight, float32. For K = 1, 8 and 
 compiled call it prints updates/s (median of alternating rounds), the floating-point operations of
 one update by XLA's own count, and their share of the machine's rate at 256 x 256 x 256 matrix
 products, measured in the same rounds. That count takes both branches of a conditional: td3's policy
-update, made every second time, is in each, so its share is too high. Appends one JSON line per agent and K to
-`benchmarks/results/update.jsonl`.
+update, made every second time, is in each, so its share is too high. Appends one JSON line per
+agent and K to `benchmarks/results/update.jsonl`.
 """
 
 import json

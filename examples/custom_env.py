@@ -6,8 +6,8 @@ Shows what an env must do to be trained on: declare its spaces, tell termination
 and, if it has a notion of success, say so in `info["is_success"]`. It needs no registration. Actors
 and evaluation each make their own env, so `train` is given the function, not an env.
 
-Expect a return of TODO-FIGURE of 100 and a success rate of TODO-FIGURE after 5,000 env steps, in
-TODO-FIGURE minutes on 2 CPU cores.
+The highest return is 100. `python benchmarks/examples.py custom_env` measures what 5,000 env steps
+reach here, and how long they take.
 """
 
 from typing import Any

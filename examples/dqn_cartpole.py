@@ -7,7 +7,8 @@ with the dueling network. The other keywords are fields of `RunConfig` and its p
 evaluations of more episodes. What is not named stays as `jaxrl_async.AGENTS` has it for the task.
 At the end the evaluations are drawn as a learning curve.
 
-Expect a return of TODO-FIGURE of 500 after 50,000 env steps, in TODO-FIGURE minutes on 2 CPU cores.
+The highest return is 500. `python benchmarks/examples.py dqn_cartpole` measures what 50,000 env
+steps reach here, and how long they take.
 """
 
 import tyro

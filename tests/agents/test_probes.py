@@ -26,7 +26,10 @@ FASTER: dict[str, dict[str, Any]] = {  # besides what all are given
     "sac": {"initial_temperature": 0.01, "target_entropy": -4.0},  # little noise, little bonus
 }
 
-every_agent = pytest.mark.parametrize("name", list(AGENTS))
+every_agent = pytest.mark.parametrize(  # ddpg's code is td3's
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "ddpg" else name for name in AGENTS],
+)
 
 
 @functools.cache

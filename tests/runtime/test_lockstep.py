@@ -26,7 +26,13 @@ def run(config, directory, **parts):
     return trainer, trainer.run(), recorder
 
 
-@pytest.mark.parametrize("name", sorted(AGENTS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("dqn", "sac") else pytest.param(name, marks=pytest.mark.slow)
+        for name in sorted(AGENTS)
+    ],
+)
 def test_a_run_twice_writes_the_same_bytes(name, tmp_path):
     config = small(name, ENVS[name], replay__n_step=2, actor__num_actors=2, actor__envs_per_actor=2)
 
@@ -181,16 +187,15 @@ def test_evaluating_changes_no_bit_of_the_learner(tmp_path):
     assert len(runs[1][0].evaluations) == 6
 
 
-def test_two_and_eight_devices_learn_what_one_does(tmp_path):
-    one, two, eight = (
+@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_several_devices_learn_what_one_does(tmp_path, devices):
+    one, many = (
         run(small("sac", "Pendulum-v1", learner__devices=n), tmp_path / str(n))[0].state
-        for n in (1, 2, 8)
+        for n in (1, devices)
     )
 
-    for many in (two, eight):
-        pairs = zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True)
-        for a, b in pairs:
-            np.testing.assert_allclose(a, b, atol=1e-4)
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(many), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def test_the_config_is_written_with_versions(tmp_path):
