@@ -1,5 +1,6 @@
 """From Gymnasium's spaces to what agents see, and back."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -27,18 +28,24 @@ class ActionBounds(NamedTuple):
         """Actions [E, A] in [-1, 1], or [E] counted from 0, as the env takes them."""
         if not self.low:
             return action.astype(self.dtype) + np.asarray(self.start, self.dtype)
-        low, high = np.asarray(self.low), np.asarray(self.high)
+        low, high = arrays(self)
         scaled = low + (action.astype(np.float64) + 1.0) * 0.5 * (high - low)
-        within = np.clip(scaled, low, high).astype(self.dtype)
+        within = np.minimum(np.maximum(scaled, low), high).astype(self.dtype)
         return within.reshape(len(action), *self.shape)
 
     def from_env(self, action: np.ndarray) -> np.ndarray:
         """The inverse: env actions [E, *shape] as an agent would have given them."""
         if not self.low:
             return (action - self.start).astype(np.int32)
-        low, high = np.asarray(self.low), np.asarray(self.high)
+        low, high = arrays(self)
         flat = action.reshape(len(action), -1).astype(np.float64)
         return (2.0 * (flat - low) / (high - low) - 1.0).astype(np.float32)
+
+
+@functools.lru_cache
+def arrays(bounds: ActionBounds) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high [A]; made once, because every step of every env needs them."""
+    return np.asarray(bounds.low), np.asarray(bounds.high)
 
 
 def describe(observation: gym.Space, action: gym.Space) -> tuple[EnvSpec, ActionBounds]:

@@ -173,6 +173,44 @@ def test_a_large_chunk_is_not_starved_by_small_ones():
     assert raised == []
 
 
+@pytest.mark.parametrize("chunks", [(1, 1), (1, 1, 1, 1), (1, 2, 4)])
+def test_where_all_wait_each_is_admitted_equally_often(chunks):
+    # saturation by construction: the learner takes a call only when every actor stands in line
+    turns, slack = 50, 16
+    limiter = make_limiter(warmup=1, slack=slack, insert=max(chunks))
+    admitted = [0] * len(chunks)
+    apart = []
+
+    def actor(index):
+        try:
+            while True:
+                if limiter.wait_to_insert(chunks[index], LONG):
+                    limiter.inserted(chunks[index])
+                    admitted[index] += 1
+        except Closed:
+            pass
+
+    threads, raised = in_threads(*(lambda i=i: actor(i) for i in range(len(chunks))))
+
+    def all_wait():
+        while len(limiter._waiting) < len(chunks):
+            assert all(thread.is_alive() for thread in threads)
+
+    all_wait()
+    start = list(admitted)
+    for _ in range(turns * sum(chunks)):
+        assert limiter.wait_to_update(1, LONG)
+        all_wait()
+        since = [now - then for now, then in zip(admitted, start, strict=True)]
+        apart.append(max(since) - min(since))
+    limiter.close()
+    join(threads)
+
+    assert raised == []
+    assert max(apart) <= 1
+    assert min(since) >= turns - 1 - 2 * slack / sum(chunks)
+
+
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 1.0, 4.0])
 @pytest.mark.parametrize("chunks", [(1,), (1, 1), (1, 3, 8, 2)])
 def test_the_balance_keeps_its_slack_and_the_end_is_exact(ratio, chunks):

@@ -14,12 +14,12 @@ AGENT = DQN(DQNConfig(hidden=(8,), target_period=4), SPEC)
 K, B = 3, 4
 
 
-def make_learner(devices: int = 1) -> Learner:
+def make_learner(devices: int = 1, updates_per_call: int = K) -> Learner:
     return Learner(
         AGENT,
         AGENT.init(jax.random.key(0)),
         batch_size=B,
-        updates_per_call=K,
+        updates_per_call=updates_per_call,
         key=jax.random.key(1),
         mesh=make_mesh(devices),
     )
@@ -67,12 +67,28 @@ def test_the_callers_state_survives_donation():
 
 
 def test_the_step_is_compiled_once(learner):
+    learner.compile()
     compiled = learner._compiled
 
     for seed in range(3):
         learner.step(*jax.device_put(batches(seed), learner.batch_sharding))
 
     assert learner._compiled is compiled  # a Compiled refuses any other shape or sharding
+
+
+def test_a_thousand_updates_in_one_call_take_no_more_compiling_than_one():
+    # (sbx #14): the program that XLA compiles has the same operations, whatever K is
+    one, thousand = (make_learner(updates_per_call=k) for k in (1, 1_000))
+
+    sizes = [len(text_of(learner).splitlines()) for learner in (one, thousand)]
+
+    assert sizes[0] == sizes[1] > 100
+
+
+def text_of(learner: Learner) -> str:
+    """The compiled step as XLA gets it."""
+    rows, weight = learner._sample_shapes(learner._shape)
+    return learner._step.lower(learner._state, rows, weight, learner._key).as_text()
 
 
 def test_another_shape_is_refused_and_not_compiled(learner):

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from fractions import Fraction
 
 import gymnasium as gym
 import jax
@@ -71,6 +73,63 @@ def test_the_balance_keeps_its_slack_at_every_row(tmp_path):
     assert slack == 4  # 2 * (1 env step * 1 + 1 update)
     assert all(-slack <= b <= slack for b in recorder.column("train", "replay/balance"))
     assert summary.updates == 500
+
+
+@pytest.mark.parametrize(
+    ("ratio", "actors", "chunk_steps"),
+    [(0.1, 1, 1), (0.25, 4, 1), (1.0, 2, 3), (4.0, 2, 1), (4.0, 1, 5)],
+)
+def test_the_ratio_is_held_at_every_row_and_exact_at_the_end(tmp_path, ratio, actors, chunk_steps):
+    config = small(
+        "dqn",
+        "Counting",
+        record_period=1,
+        actor__num_actors=actors,
+        actor__chunk_steps=chunk_steps,
+        learner__updates_per_env_step=ratio,
+        learner__updates_per_call=3,
+        evaluation__period=0,
+    )
+
+    trainer, summary, recorder = run(config, tmp_path / "run", make_env=Counting)
+
+    slack = trainer.parts.limiter.slack
+    assert slack == 2 * (chunk_steps * Fraction(str(ratio)) + 3)
+    assert all(-slack <= b <= slack for b in recorder.column("train", "replay/balance"))
+    due = (summary.env_steps - 100) * round(ratio * 100) // 100
+    assert summary.updates == due // 3 * 3
+    assert 300 <= summary.env_steps < 300 + actors * chunk_steps
+
+
+def test_actors_stop_at_the_slack_while_the_learner_compiles(tmp_path, monkeypatch):
+    # (acme #212)
+    from jaxrl_async.replay.rate_limiter import RateLimiter
+    from jaxrl_async.runtime.learner import Learner
+
+    refused, found = threading.Event(), []
+    wait_to_insert, compile_step = RateLimiter.wait_to_insert, Learner.compile
+
+    def wait(self, env_steps, timeout):
+        is_admitted = wait_to_insert(self, env_steps, timeout)
+        if not is_admitted:
+            found.append((self.env_steps, self.balance))
+            refused.set()
+        return is_admitted
+
+    def compiles_long(self):
+        if not found:
+            assert refused.wait(LONG)
+        compile_step(self)
+
+    monkeypatch.setattr(RateLimiter, "wait_to_insert", wait)
+    monkeypatch.setattr(Learner, "compile", compiles_long)
+    config = small("dqn", "Counting", learner__updates_per_env_step=1.0, record_period=1)
+
+    _, summary, recorder = run(config, tmp_path / "run", make_env=Counting)
+
+    assert found[0] == (104, 4.0)  # the warm-up's 100, and the slack of 2 * (1 + 1)
+    assert all(-4 <= b <= 4 for b in recorder.column("train", "replay/balance"))
+    assert summary.updates == 200
 
 
 def test_every_row_has_the_health_of_the_run(tmp_path):
@@ -315,6 +374,70 @@ def test_ctrl_c_ends_in_good_order(tmp_path):
     assert process.returncode == 0, err
     assert out.splitlines()[-2:] == ["interrupted", "['MainThread']"]
     assert Policy.load(tmp_path / "run" / "policy_last.npz").card["env_steps"] > 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_takes_at_most_two_seconds(tmp_path):
+    class Interrupts(Counting):
+        def step(self, action):
+            if not at and len(started) > 2 and threading.current_thread().name == "actor-0":
+                at.append(time.monotonic())
+                signal.raise_signal(signal.SIGINT)
+            return super().step(action)
+
+    class Ready(Memory):
+        def record(self, stream, env_steps, values):
+            if stream == "train" and values["train/updates"] > 0:
+                started.append(env_steps)
+
+    at, started = [], []
+    config = small("dqn", "Interrupts", env_steps=10**8, actor__num_actors=2)
+    _, summary, _ = run(config, tmp_path / "run", make_env=Interrupts, recorder=Ready())
+
+    assert summary.reason == "interrupted"
+    assert time.monotonic() - at[0] < 2.0
+    assert Policy.load(tmp_path / "run").act(np.zeros(1)) in (0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["env", "evaluation", "learner", "callback"])
+def test_an_error_reaches_the_caller_within_a_second(tmp_path, monkeypatch, where):
+    from jaxrl_async.runtime.learner import Learner
+
+    at = []
+
+    def fail(*arguments):
+        at.append(time.monotonic())
+        raise RuntimeError(f"from the {where}")
+
+    class Fails(Counting):
+        def step(self, action):
+            return fail() if self.t == 2 and started else super().step(action)
+
+    class Watching(Stopping):
+        def on_record(self, stream, env_steps, values):
+            if values.get("train/updates", 0) > 0:
+                started.append(env_steps)
+                if where == "callback":
+                    fail()
+
+        def on_evaluation(self, evaluation):
+            pass
+
+    started = []
+    factories = {"env": ("make_env",), "evaluation": ("make_evaluation_env",)}.get(where, ())
+    if where == "learner":
+        monkeypatch.setattr(Learner, "step", fail)
+    config = small("dqn", "Counting", env_steps=10**8, actor__num_actors=2)
+    with pytest.raises(RuntimeError, match=f"from the {where}"):
+        run(
+            config,
+            tmp_path / "run",
+            callbacks=[Watching()],
+            **{"make_env": Counting, **dict.fromkeys(factories, Fails)},
+        )
+
+    assert time.monotonic() - at[0] < 1.0
 
 
 @pytest.mark.slow
