@@ -93,8 +93,8 @@ def test_the_ratio_is_held_at_every_row_and_exact_at_the_end(tmp_path, ratio, ac
 
     trainer, summary, recorder = run(config, tmp_path / "run", make_env=Counting)
 
-    slack = trainer.parts.limiter.slack
-    assert slack == 2 * (chunk_steps * Fraction(str(ratio)) + 3)
+    slack = float(trainer.parts.limiter.slack)
+    assert slack == float(2 * (chunk_steps * Fraction(str(ratio)) + 3))
     assert all(-slack <= b <= slack for b in recorder.column("train", "replay/balance"))
     due = (summary.env_steps - 100) * round(ratio * 100) // 100
     assert summary.updates == due // 3 * 3
