@@ -43,6 +43,15 @@ DQN = {
 }
 
 
+# As peers.py gives them to the peers, whatever the task's own settings are.
+CONTINUOUS = {
+    "learner.batch_size": 256,
+    "learner.updates_per_call": 8,
+    "agent.hidden": (256, 256),
+    "agent.learning_rate": 3e-4,
+}
+
+
 class Meter:
     """Env steps and updates at each timing row: a recorder."""
 
@@ -175,7 +184,7 @@ def peers(
 def ours(agent: str, env: str, seconds: float = 30.0, sleep: float = 0.0, actors: int = 1) -> None:
     """One run of ours; prints its env steps/s."""
     changes: dict[str, Any] = {"actor.num_actors": actors}
-    changes |= DQN if agent == "dqn" else {"learner.updates_per_call": 8}
+    changes |= DQN if agent == "dqn" else CONTINUOUS
     rate, _ = run_ours(agent, env, seconds, changes, sleep)
     print(json.dumps({"env_steps_per_s": round(rate, 1)}))
 
