@@ -46,7 +46,7 @@ DQN = {
 # As peers.py gives them to the peers, whatever the task's own settings are.
 CONTINUOUS = {
     "learner.batch_size": 256,
-    "learner.updates_per_call": 8,
+    "learner.updates_per_call": 32,
     "agent.hidden": (256, 256),
     "agent.learning_rate": 3e-4,
 }
@@ -124,10 +124,15 @@ def bare_rate(agent: str, seconds: float) -> tuple[float, int]:
     return rates[best], best
 
 
-def bare(agent: str = "sac", seconds: float = 60.0, updates_per_call: int = 8) -> None:
+def bare(
+    agent: str = "sac", seconds: float = 60.0, updates_per_call: int = 32, envs: int = 1
+) -> None:
     """P1: how much of the bare update a threaded run keeps."""
     before, best = bare_rate(agent, 8.0)
-    changes = {"learner.updates_per_call": updates_per_call}
+    changes = CONTINUOUS | {
+        "learner.updates_per_call": updates_per_call,
+        "actor.envs_per_actor": envs,
+    }
     _, threaded = run_ours(agent, "HalfCheetah-v5", seconds + 15.0, changes)
     after, _ = bare_rate(agent, 8.0)
     write(
@@ -140,6 +145,7 @@ def bare(agent: str = "sac", seconds: float = 60.0, updates_per_call: int = 8) -
             "bare": [round(before, 1), round(after, 1)],
             "bare_updates_per_call": best,
             "updates_per_call": updates_per_call,
+            "envs": envs,
             "seconds": seconds,
         }
     )

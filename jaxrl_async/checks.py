@@ -136,6 +136,14 @@ def _replay_can_hold(run: Any) -> None:
         run.learner.batch_size,
         f"use at most replay.capacity = {capacity}",
     )
+    drawn = 3 * run.learner.updates_per_call * run.learner.batch_size
+    require(
+        run.replay.priority_exponent == 0 or 10 * drawn <= capacity,
+        "replay.capacity",
+        capacity,
+        f"use at least 30 * updates_per_call * batch_size = {10 * drawn} with priorities, or many"
+        " would come back for transitions already overwritten",
+    )
     # Where an episode ends, up to n windows end in one step.
     largest = actor.envs_per_actor * (actor.chunk_steps + run.replay.n_step - 1)
     require(

@@ -10,13 +10,15 @@ import difflib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from jaxrl_async.checks import (
     ConfigError,
     at_least,
     finite,
+    fraction,
     of_type,
+    one_of,
     parts_fit,
     positive,
     require,
@@ -32,9 +34,23 @@ class ReplayConfig:
     """Transitions kept; the oldest are overwritten."""
     n_step: int = 1
     """Rewards summed before bootstrapping."""
+    priority_exponent: float = 0.0
+    """Alpha of prioritized replay, the power of a TD error; 0: uniform."""
+    importance_exponent: float = 0.4
+    """Beta of its importance weights at the first update."""
+    importance_exponent_end: float = 1.0
+    """Beta at the last update of the budget, linear between."""
+    importance_norm: Literal["batch", "buffer"] = "batch"
+    """What the largest weight, which is made 1, is looked for in: one update's batch, or all."""
+    path: str | None = None
+    """Directory whose files hold the transitions, where memory is too small; None: in memory."""
 
     def __post_init__(self):
         whole(self, 1, "capacity", "n_step")
+        at_least(self, 0, "priority_exponent")
+        fraction(self, "importance_exponent", "importance_exponent_end")
+        one_of(self, ("batch", "buffer"), "importance_norm")
+        of_type(self, str | None, "use a path as a string, or None", "path")
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class UpdateInfo(NamedTuple):
     """What an update has to say."""
 
     metrics: dict[str, "jax.Array"]  # scalars on the device; NaN means "no value this time"
-    td_error: "jax.Array"  # [B], target - prediction, the mean over critics
+    td_error: "jax.Array"  # [B], size of the error, the mean over critics: what priorities take
 
 
 class ArraySpec(NamedTuple):

@@ -422,7 +422,7 @@ def fresh_process(code: str) -> str:
 def test_the_package_replay_envs_recorders_and_config_leave_jax_out():
     loaded = fresh_process(IMPORT_THE_FLOORS_WITHOUT_JAX).split()
 
-    assert {f"{ROOT}.replay.uniform", f"{ROOT}.envs.vector", f"{ROOT}.recorders.csv"} <= set(loaded)
+    assert {f"{ROOT}.replay.replay", f"{ROOT}.envs.vector", f"{ROOT}.recorders.csv"} <= set(loaded)
     assert f"{ROOT}.agents" not in loaded
 
 

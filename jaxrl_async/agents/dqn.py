@@ -161,4 +161,4 @@ class DQN:
         value = td.select(self.q(params, t.observation), t.action)  # [B]
         td_error = target - value
         loss = jnp.mean(batch.weight * LOSSES[self.config.loss](td_error))
-        return loss, (value, td_error)
+        return loss, (value, jnp.abs(td_error))

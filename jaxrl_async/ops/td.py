@@ -127,9 +127,9 @@ def ensemble_squared_error(
       weight: [B] importance weights.
 
     Returns:
-      The loss [], and the TD error target - q [B], its mean over critics.
+      The loss [], and the size of the TD error |target - q| [B], its mean over critics.
     """
     chex.assert_rank([q, target, weight], [2, 1, 1])
     chex.assert_equal_shape([q[0], target, weight])
     error = target - q  # [N, B]
-    return jnp.sum(jnp.mean(weight * squared(error), axis=1)), jnp.mean(error, axis=0)
+    return jnp.sum(jnp.mean(weight * squared(error), axis=1)), jnp.mean(jnp.abs(error), axis=0)

@@ -1,5 +1,6 @@
 """The packed ring: one contiguous row per transition and dtype, oldest overwritten first."""
 
+import pathlib
 from collections.abc import Mapping
 from typing import final
 
@@ -15,11 +16,21 @@ class Ring:
     while its slot was overwritten is recognized; they are cursor arithmetic, not stored.
     """
 
-    def __init__(self, capacity: int, widths: Mapping[str, int]):
+    def __init__(self, capacity: int, widths: Mapping[str, int], path: str | None = None):
+        """Empty.
+
+        Args:
+          capacity: rows kept.
+          widths: dtype -> columns.
+          path: directory whose files hold the rows, through the system's page cache, so that a ring
+            may be larger than the memory; None: in memory.
+        """
         self.capacity = capacity
         self.total = 0  # rows ever added
         self._first = 0  # number of the first that is known; above 0 after a restart
-        self._rows = {dtype: np.zeros((capacity, width), dtype) for dtype, width in widths.items()}
+        self._rows = {
+            dtype: allocate((capacity, width), dtype, path) for dtype, width in widths.items()
+        }
 
     def __len__(self) -> int:
         """Rows kept."""
@@ -29,6 +40,11 @@ class Ring:
     def oldest(self) -> int:
         """The smallest insertion number still kept."""
         return self.total - len(self)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all dtypes."""
+        return sum(kept.itemsize * kept.shape[1] for kept in self._rows.values())
 
     def add(self, rows: Mapping[str, np.ndarray]) -> None:
         """Appends rows ``dtype -> [k, width]``, k <= capacity.
@@ -55,3 +71,20 @@ class Ring:
         """Copies of the rows with these insertion numbers [...]: ``dtype -> [..., width]``."""
         slots = ids % self.capacity
         return {dtype: kept.take(slots, axis=0) for dtype, kept in self._rows.items()}
+
+    def take_one(self, dtype: str, ids: np.ndarray) -> np.ndarray:
+        """The same of one dtype only: [..., width]."""
+        return self._rows[dtype].take(ids % self.capacity, axis=0)
+
+    def check_valid(self) -> None:
+        """Raises AssertionError where the counts cannot be."""
+        assert 0 <= self._first <= self.oldest <= self.total
+        assert len(self) <= self.capacity
+
+
+def allocate(shape: tuple[int, int], dtype: str, path: str | None) -> np.ndarray:
+    """Zeros, in memory or in a new file of the directory ``path``."""
+    if path is None:
+        return np.zeros(shape, dtype)
+    pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+    return np.lib.format.open_memmap(pathlib.Path(path) / f"{dtype}.npy", "w+", dtype, shape)

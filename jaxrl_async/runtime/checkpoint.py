@@ -23,7 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.replay.uniform import UniformReplay
+from jaxrl_async.replay.replay import Replay
 
 SEGMENT_BYTES = 64 * 2**20
 """Most rows are copied at once, with actors waiting meanwhile."""
@@ -41,7 +41,7 @@ class Checkpointer:
     # ---- saving -----------------------------------------------------------------------------
 
     def save(
-        self, env_steps: int, updates: int, arrays: Any, run: dict[str, Any], replay: UniformReplay
+        self, env_steps: int, updates: int, arrays: Any, run: dict[str, Any], replay: Replay
     ) -> None:
         """Writes a checkpoint, then removes what is older than the newest ``keep``.
 
@@ -66,7 +66,7 @@ class Checkpointer:
         os.rename(partial, path)
         self._prune()
 
-    def _save_rows(self, replay: UniformReplay, stop: int) -> int:
+    def _save_rows(self, replay: Replay, stop: int) -> int:
         """Adds the rows up to ``stop`` that the log lacks; the first that it now has, unbroken."""
         saved = self._ranges()
         start = saved[-1][1] if saved else 0
@@ -124,7 +124,7 @@ class Checkpointer:
             found = reader.restore(path / "agent", wanted)
         return with_keys(found, like)
 
-    def restore_rows(self, run: Mapping[str, Any], replay: UniformReplay) -> None:
+    def restore_rows(self, run: Mapping[str, Any], replay: Replay) -> None:
         """Fills the replay with the rows of a checkpoint, as far as it holds them."""
         start = max(run["first_row"], run["rows"] - replay.capacity)
         replay.restart(start)

@@ -43,7 +43,8 @@ def run_lockstep(config: RunConfig, parts: Parts, run: Run) -> None:
         calls = config.learner.updates_per_call
         while parts.limiter.owed() >= calls and parts.limiter.wait_to_update(calls, 0.0):
             batch = parts.prefetcher.fetch()
-            parts.learner.step(batch.rows, batch.weight)
+            parts.prefetcher.report(batch, parts.learner.step(batch.rows, batch.weight))
+            parts.prefetcher.write_back(wait=True)  # at once, so that a resume draws the same
             if publisher.is_due():
                 publish()
 
@@ -157,7 +158,7 @@ def learn(parts: Parts, run: Run, group: ThreadGroup) -> None:
             group.check()
             return
         if batch is not None:
-            parts.learner.step(batch.rows, batch.weight)
+            parts.prefetcher.report(batch, parts.learner.step(batch.rows, batch.weight))
         if publisher.is_due():
             publisher.publish()
         report(parts, run)

@@ -15,6 +15,8 @@ each time; ``timing`` holds everything that comes from a clock.
 | ``actor/lag_env_steps_mean``, ``lag_env_steps_p99``, ``lag_env_steps_max`` | in env steps |
 | ``replay/size`` | transitions kept |
 | ``replay/age`` | transitions inserted since those last sampled, mean |
+| ``replay/priority_age`` | with priorities: updates from a draw until its priorities came back |
+| ``replay/priorities_stale``, ``priorities_refused`` | dropped so far: overwritten; not finite |
 | ``replay/balance`` | updates due less updates let through: the limiter's balance, NaN if free |
 | ``replay/samples`` | transitions sampled so far |
 | ``replay/updates_per_env_step`` | updates made over env steps since the warm-up, so far |

@@ -16,8 +16,11 @@ from jaxrl_async.envs import spaces
 from jaxrl_async.envs.make import EnvFactory
 from jaxrl_async.envs.spaces import ActionBounds
 from jaxrl_async.envs.vector import SerialVectorEnv
+from jaxrl_async.replay.prioritized import Prioritized
 from jaxrl_async.replay.rate_limiter import RateLimiter
-from jaxrl_async.replay.uniform import UniformReplay
+from jaxrl_async.replay.replay import Replay
+from jaxrl_async.replay.transitions import TransitionStore
+from jaxrl_async.replay.uniform import Sampler, Uniform
 from jaxrl_async.runtime.acting import Act, LocalPolicy, make_act
 from jaxrl_async.runtime.actor import Actor
 from jaxrl_async.runtime.evaluator import Evaluator, lanes_for
@@ -38,7 +41,7 @@ class Sink:
 
     def __init__(
         self,
-        replay: UniformReplay,
+        replay: Replay,
         limiter: RateLimiter,
         counters: Counters,
         updates: Callable[[], int],
@@ -77,7 +80,7 @@ class Parts:
 
     agent: Agent
     bounds: ActionBounds
-    replay: UniformReplay
+    replay: Replay
     limiter: RateLimiter
     counters: Counters
     sink: Sink
@@ -192,10 +195,28 @@ def actor_key(config: RunConfig, index: int, placement: jax.sharding.Sharding) -
     return jax.device_put(jax.random.key(seed), placement)
 
 
-def build_replay(config: RunConfig, agent: Agent) -> UniformReplay:
+def build_replay(config: RunConfig, agent: Agent) -> Replay:
     """The replay with its own generator."""
-    seed = sequence(config.seed, Role.REPLAY)
-    return UniformReplay(config.replay.capacity, layout_of(agent), seed)
+    store = TransitionStore(config.replay.capacity, layout_of(agent), config.replay.path)
+    return Replay(store, build_sampler(config), sequence(config.seed, Role.REPLAY))
+
+
+def build_sampler(config: RunConfig) -> Sampler:
+    """Uniform draws, or prioritized ones whose beta moves over the updates of the budget."""
+    c, learner = config.replay, config.learner
+    if c.priority_exponent == 0:
+        return Uniform()
+    ratio = learner.updates_per_env_step or 1.0  # free-running: as if it were held at 1
+    updates = max(1.0, (config.env_steps - learner.warmup_steps) * ratio - 1.0)
+
+    def importance(batches: int) -> float:
+        progress = min(1.0, batches / updates)
+        end = c.importance_exponent_end
+        return c.importance_exponent + progress * (end - c.importance_exponent)
+
+    return Prioritized(
+        c.capacity, exponent=c.priority_exponent, importance=importance, norm=c.importance_norm
+    )
 
 
 def build_limiter(config: RunConfig) -> RateLimiter:

@@ -132,12 +132,22 @@ class Reporter:
         values["actor/explore"] = parts.store.latest().explore
         values["replay/size"] = float(len(parts.replay))
         values["replay/age"] = parts.prefetcher.means.take("age")["age"]
+        if parts.replay.needs_priorities:
+            values |= self._priorities()
         values["replay/balance"] = parts.limiter.balance
         values["replay/samples"] = float(parts.limiter.updates * self._config.learner.batch_size)
         values["replay/updates_per_env_step"] = (
             updates / since_warmup if since_warmup > 0 else math.nan
         )
         self._record("train", env_steps, values)
+
+    def _priorities(self) -> dict[str, float]:
+        prefetcher = self._parts.prefetcher
+        return {
+            "replay/priority_age": prefetcher.means.take("priority_age")["priority_age"],
+            "replay/priorities_stale": float(self._parts.replay.stale),
+            "replay/priorities_refused": float(prefetcher.refused),
+        }
 
     def record_timing(self, period: float = TIMING_SECONDS) -> None:
         """One row of what comes from the clock, if the last is ``period`` seconds old."""

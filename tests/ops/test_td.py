@@ -143,13 +143,13 @@ def test_ensemble_squared_error_sums_over_critics_and_averages_over_rows():
 
     # errors [1, 2] and [-1, -2]: half squares [.5, 2], weighted [.5, 1], mean .75, twice
     np.testing.assert_allclose(loss, 1.5, rtol=1e-6)
-    np.testing.assert_array_equal(td_error, [0, 0])  # (1 - 1) / 2, (2 - 2) / 2
+    np.testing.assert_array_equal(td_error, [1, 2])  # (1 + 1) / 2, (2 + 2) / 2
 
 
-def test_the_td_error_is_target_minus_prediction():
+def test_the_td_error_is_the_distance_of_target_and_prediction():
     _, td_error = td.ensemble_squared_error(f32([1, 5], [3, 5]), f32(4, 4), f32(1, 1))
 
-    np.testing.assert_array_equal(td_error, [2, -1])  # (3 + 1) / 2, (-1 - 1) / 2
+    np.testing.assert_array_equal(td_error, [2, 1])  # (3 + 1) / 2, (1 + 1) / 2
 
 
 def test_a_perfect_prediction_has_no_loss_and_a_column_of_targets_is_refused():

@@ -6,7 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from jaxrl_async.replay.uniform import UniformReplay
+from jaxrl_async.replay.replay import Replay
+from jaxrl_async.replay.transitions import TransitionStore
+from jaxrl_async.replay.uniform import Uniform
 from jaxrl_async.types import ArraySpec, Chunk, EnvSpec, Layout, Transition, Windows, map_leaves
 
 LONG = 300.0
@@ -35,7 +37,8 @@ def stressed():
 @pytest.mark.parametrize("rows", [10**5, pytest.param(10**7, marks=pytest.mark.slow)])
 def test_no_row_is_torn_while_two_writers_overwrite_it(stressed, rows):
     # (pytorch/rl #3463, lerobot #2309): the ring is overwritten thousands of times meanwhile
-    replay, stop, failed = UniformReplay(CAPACITY, Layout(SPEC), np.random.SeedSequence(0)), [], []
+    store = TransitionStore(CAPACITY, Layout(SPEC))
+    replay, stop, failed = Replay(store, Uniform(), np.random.SeedSequence(0)), [], []
     replay.add(certified(0, 0))
 
     def write(actor):

@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
-from jaxrl_async.replay.uniform import UniformReplay
+from jaxrl_async.replay.replay import Replay
+from jaxrl_async.replay.transitions import TransitionStore
+from jaxrl_async.replay.uniform import Uniform
 from jaxrl_async.types import ArraySpec, Chunk, EnvSpec, Layout, Transition, Windows, leaves
 
 SPEC = EnvSpec(ArraySpec((2,), "float32"), action_size=3, discrete=True)
 
 
 def make_replay(capacity, seed=0):
-    return UniformReplay(capacity, Layout(SPEC), np.random.SeedSequence(seed))
+    store = TransitionStore(capacity, Layout(SPEC))
+    return Replay(store, Uniform(), np.random.SeedSequence(seed))
 
 
 def chunk(first, count, **changes):
@@ -220,7 +223,7 @@ def test_an_empty_replay_has_nothing_to_sample():
 def test_pixels_are_sampled_and_kept_in_one_byte_each():
     # 2 * 6 * 6 * 4 = 288 bytes of observation and next observation per row
     spec = EnvSpec(ArraySpec((6, 6, 4), "uint8"), action_size=3, discrete=True)
-    replay = UniformReplay(10, Layout(spec), np.random.SeedSequence(0))
+    replay = Replay(TransitionStore(10, Layout(spec)), Uniform(), np.random.SeedSequence(0))
     pixels = np.arange(2 * 144, dtype=np.uint8).reshape(2, 6, 6, 4)
     replay.add(chunk(0, 2, observation=pixels, next_observation=pixels[::-1]))
 
