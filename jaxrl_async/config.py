@@ -44,13 +44,36 @@ class ReplayConfig:
     """What the largest weight, which is made 1, is looked for in: one update's batch, or all."""
     path: str | None = None
     """Directory whose files hold the transitions, where memory is too small; None: in memory."""
+    frame_stack: int | None = None
+    """Frames in an observation of stacked uint8 pixels, each kept once; None: kept whole."""
+    hindsight: Literal["future", "final", "episode"] | None = None
+    """Where hindsight takes another goal from, in a goal-conditioned env; None: no hindsight."""
+    hindsight_share: float = 0.8
+    """Share of the items drawn that get another goal."""
+    dataset: str | None = None
+    """Recorded experience mixed in: path of an npz file, or "minari:" and an id; None: none."""
+    dataset_share: float = 0.5
+    """Share of each batch drawn from the dataset."""
 
     def __post_init__(self):
         whole(self, 1, "capacity", "n_step")
         at_least(self, 0, "priority_exponent")
         fraction(self, "importance_exponent", "importance_exponent_end")
         one_of(self, ("batch", "buffer"), "importance_norm")
-        of_type(self, str | None, "use a path as a string, or None", "path")
+        of_type(self, str | None, "use a path as a string, or None", "path", "dataset")
+        fraction(self, "hindsight_share", "dataset_share")
+        if self.frame_stack is not None:
+            whole(self, 2, "frame_stack")
+        if self.hindsight is not None:
+            one_of(self, ("future", "final", "episode"), "hindsight")
+            remedy = "use it with n_step = 1 and frame_stack = None"
+            fits = self.n_step == 1 and self.frame_stack is None
+            require(fits, "ReplayConfig.hindsight", self.hindsight, remedy)
+
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether single steps are kept, and windows of n made when they are drawn."""
+        return self.frame_stack is not None or self.hindsight is not None
 
 
 @dataclass(frozen=True)

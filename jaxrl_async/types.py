@@ -190,16 +190,20 @@ class Layout:
         rows = {dtype: np.empty((count, width), dtype) for dtype, width in self.widths.items()}
 
         def write(column: Column, leaf: Any) -> None:
-            array, expected = np.asarray(leaf), (count, *column.shape)
-            if array.shape != expected or not np.can_cast(array.dtype, column.dtype, "same_kind"):
-                raise ValueError(
-                    f"a transition holds {array.dtype}{list(array.shape)} where the env's spaces"
-                    f" say {column.dtype}{list(expected)}: make the env return what it declares"
-                )
+            array = declared(column, leaf, count)
             rows[column.dtype][:, column.columns] = array.reshape(count, math.prod(column.shape))
 
         map_leaves(write, self._columns, transitions)
         return rows
+
+    def check(self, transitions: Transition) -> None:
+        """Raises the ValueError that ``pack`` would."""
+        count = len(transitions.reward)
+        map_leaves(lambda column, leaf: declared(column, leaf, count), self._columns, transitions)
+
+    def columns(self) -> Transition:
+        """Where each leaf lies, as a ``Transition`` of ``Column``."""
+        return self._columns
 
     def unpack(self, rows: Mapping[str, Any]) -> Transition:
         """Transitions ``[..., *leaf]`` of rows ``dtype -> [..., width]``, numpy or jax."""
@@ -209,3 +213,14 @@ class Layout:
             return packed[..., column.columns].reshape(*packed.shape[:-1], *column.shape)
 
         return map_leaves(read, self._columns)
+
+
+def declared(column: Column, leaf: Any, count: int) -> np.ndarray:
+    """A leaf as an array, if it is one that belongs into ``count`` rows of this column."""
+    array, expected = np.asarray(leaf), (count, *column.shape)
+    if array.shape != expected or not np.can_cast(array.dtype, column.dtype, "same_kind"):
+        raise ValueError(
+            f"a transition holds {array.dtype}{list(array.shape)} where the env's spaces"
+            f" say {column.dtype}{list(expected)}: make the env return what it declares"
+        )
+    return array

@@ -66,11 +66,13 @@ def as_declared(observation: Any) -> Any:
     )
 
 
-def _observation(space: gym.Space) -> ArraySpec:
+def _observation(space: gym.Space) -> Any:
+    if isinstance(space, spaces.Dict):
+        return tuple((name, _observation(space[name])) for name in sorted(space))
     if not isinstance(space, spaces.Box):
         raise ConfigError(
             f"env's observation space = {space}: {type(space).__name__} is not supported;"
-            " use a Box, e.g. through gymnasium.wrappers.FlattenObservation"
+            " use a Box or a Dict of them, e.g. through gymnasium.wrappers.FlattenObservation"
         )
     if np.issubdtype(space.dtype, np.floating):
         return ArraySpec(space.shape, "float32")

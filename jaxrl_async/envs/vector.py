@@ -7,9 +7,10 @@ from typing import Any, final
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 
 from jaxrl_async.checks import ConfigError
+from jaxrl_async.types import map_leaves
 
 
 @final
@@ -37,15 +38,14 @@ class SerialVectorEnv(gym.vector.VectorEnv):
         self.single_action_space = self.envs[0].action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        shape, dtype = self.single_observation_space.shape, self.single_observation_space.dtype
-        self._observation = np.zeros((num_envs, *(shape or ())), dtype)
+        self._observation: Any = create_empty_array(self.single_observation_space, num_envs)
 
     def reset(
         self,
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Observations [E, *obs] after resetting the lanes in ``options["reset_mask"]``, or all."""
         options = dict(options or {})
         mask = options.pop("reset_mask", np.ones(self.num_envs, bool))
@@ -55,7 +55,7 @@ class SerialVectorEnv(gym.vector.VectorEnv):
         for lane in np.flatnonzero(mask).tolist():
             observation, _ = self.envs[lane].reset(seed=seeds[lane], options=options or None)
             self._write(lane, observation)
-        return self._observation.copy(), {}
+        return map_leaves(np.copy, self._observation), {}
 
     def step(self, actions: np.ndarray, mask: np.ndarray | None = None):
         """Observations [E, *obs], rewards [E] float64, terminated [E], truncated [E], infos.
@@ -71,21 +71,11 @@ class SerialVectorEnv(gym.vector.VectorEnv):
             ].step(actions[lane])
             self._write(lane, observation)
             success[lane] = info.get("is_success", np.nan)
-        return self._observation.copy(), reward, terminated, truncated, {"is_success": success}
+        observation = map_leaves(np.copy, self._observation)
+        return observation, reward, terminated, truncated, {"is_success": success}
 
     def _write(self, lane: int, observation: Any) -> None:
-        array = np.asarray(observation)
-        if array.shape != self._observation.shape[1:]:
-            raise ConfigError(
-                f"env's observation has shape {array.shape}, its space says"
-                f" {self._observation.shape[1:]}: make the env return what it declares"
-            )
-        if not np.can_cast(array.dtype, self._observation.dtype, "same_kind"):
-            raise ConfigError(
-                f"env's observation is {array.dtype}, its space says {self._observation.dtype}:"
-                " make the env return what it declares"
-            )
-        self._observation[lane] = array
+        map_leaves(lambda kept, new: write(kept, lane, new), self._observation, observation)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes every env, also where one fails; then raises what failed."""
@@ -97,3 +87,19 @@ class SerialVectorEnv(gym.vector.VectorEnv):
                 errors.append(error)
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("envs failed to close", errors)
+
+
+def write(kept: np.ndarray, lane: int, new: Any) -> None:
+    """Copies one env's array ``new`` [*obs] into its lane of ``kept`` [E, *obs]."""
+    array = np.asarray(new)
+    if array.shape != kept.shape[1:]:
+        raise ConfigError(
+            f"env's observation has shape {array.shape}, its space says {kept.shape[1:]}:"
+            " make the env return what it declares"
+        )
+    if not np.can_cast(array.dtype, kept.dtype, "same_kind"):
+        raise ConfigError(
+            f"env's observation is {array.dtype}, its space says {kept.dtype}:"
+            " make the env return what it declares"
+        )
+    kept[lane] = array

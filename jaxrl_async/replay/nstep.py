@@ -143,3 +143,34 @@ class NStepAccumulator:
         self._age[lane, slot] = 0
         flags = np.where(is_last, end[lane], GOES_ON).astype(np.uint8)
         return Windows(transitions, lane.astype(np.int32), flags)
+
+
+def windows_of(
+    reward: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, n: int, gamma: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The windows that begin at each step of a recording, episode after episode.
+
+    The same as ``NStepAccumulator`` gives of one lane, in the order of their starts; those still
+    open at the end of the recording end there.
+
+    Args:
+      reward: [T].
+      terminated: [T] bool.
+      truncated: [T] bool.
+      n: steps per window.
+      gamma: discount of one step.
+
+    Returns:
+      Reward [T] float32, discount [T] float32, and the step [T] at which each window ends.
+    """
+    steps = np.arange(len(reward))
+    is_last = terminated.astype(bool) | truncated.astype(bool)
+    is_last[-1:] = True
+    lasts = np.flatnonzero(is_last)
+    last = np.minimum(steps + n - 1, lasts[np.searchsorted(lasts, steps)])
+    total = np.zeros(len(reward))
+    for k in range(n):
+        inside = steps + k <= last
+        total[inside] += gamma**k * reward[steps[inside] + k]
+    discount = np.where(terminated[last], 0.0, gamma ** (last - steps + 1.0))
+    return total.astype(np.float32), discount.astype(np.float32), last

@@ -113,6 +113,12 @@ class Replay:
             self.stale += np.count_nonzero(~is_kept)
             self._sampler.update(ids[is_kept], td_error[is_kept])
 
+    def check_valid(self) -> None:
+        """Raises AssertionError where store or sampler contradict themselves."""
+        with self._lock:
+            self._store.check_valid()
+            self._sampler.check_valid()
+
     # ---- saving and restoring ---------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -122,6 +128,7 @@ class Replay:
                 "rng": self._rng.bit_generator.state,
                 "rows": self._store.ring.total,
                 "stale": self.stale,
+                "store": self._store.state(),
                 "sampler": self._sampler.state(),
             }
 
@@ -130,6 +137,7 @@ class Replay:
         with self._lock:
             self._rng.bit_generator.state = state["rng"]
             self.stale = state["stale"]
+            self._store.restore(state["store"])
             self._sampler.restore(state["sampler"])
 
     def rows(self, start: int, stop: int, most_bytes: int) -> tuple[int, dict[str, np.ndarray]]:

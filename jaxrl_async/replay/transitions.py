@@ -1,7 +1,7 @@
 """The plain way to keep experience: one packed row per finished n-step window."""
 
 from collections.abc import Mapping
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -45,6 +45,18 @@ class Store(Protocol):
         """The items that rows ``ids`` [...] stand for: ``dtype -> [..., width]``, fresh memory."""
         ...
 
+    def state(self) -> dict[str, Any]:
+        """What the rows do not say, and a resumed run needs."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse."""
+        ...
+
+    def check_valid(self) -> None:
+        """Raises AssertionError where the store contradicts itself."""
+        ...
+
 
 @final
 class TransitionStore:
@@ -75,3 +87,14 @@ class TransitionStore:
     def take(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """See ``Store``."""
         return self.ring.take(ids)
+
+    def state(self) -> dict[str, Any]:
+        """See ``Store``."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See ``Store``."""
+
+    def check_valid(self) -> None:
+        """See ``Store``."""
+        self.ring.check_valid()

@@ -33,6 +33,10 @@ class Sampler(Protocol):
         """New priorities for rows ``ids`` [n], all of them kept."""
         ...
 
+    def check_valid(self) -> None:
+        """Raises AssertionError where the sampler contradicts itself."""
+        ...
+
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs to draw the same."""
         ...
@@ -76,6 +80,9 @@ class Uniform:
 
     def update(self, ids: np.ndarray, td_error: np.ndarray) -> None:
         """Nothing to update."""
+
+    def check_valid(self) -> None:
+        """Nothing to contradict."""
 
     def state(self) -> dict[str, Any]:
         """Nothing to keep."""

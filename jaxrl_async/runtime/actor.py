@@ -67,9 +67,11 @@ class Actor:
         self._explore = ladder(config.actor.ladder, index * lanes, lanes, lanes * actors)
         share = config.actor.random_steps // actors + (index < config.actor.random_steps % actors)
         self._random_steps = -(-share // lanes)  # whole vector steps
-        self._accumulator = NStepAccumulator(lanes, config.replay.n_step, agent.config.discount)
+        n_step = 1 if config.replay.keeps_steps else config.replay.n_step
+        self._accumulator = NStepAccumulator(lanes, n_step, agent.config.discount)
         self._rng = np.random.Generator(np.random.PCG64(sequence(config.seed, Role.ACTOR, index)))
         self.steps = 0  # vector steps taken
+        self._incarnation = 0  # rises where steps of an open episode were lost
         self._episodes = np.zeros(lanes, np.int64)  # begun, per lane
         self._return, self._length = np.zeros(lanes), np.zeros(lanes, np.int64)
         self._carry = agent.initial_carry(lanes)
@@ -160,6 +162,7 @@ class Actor:
         """Counts and generator; in lockstep also the open episodes, windows and chunk."""
         state: dict[str, Any] = {
             "steps": self.steps,
+            "incarnation": self._incarnation,
             "episodes": self._episodes.copy(),
             "rng": self._rng.bit_generator.state,
         }
@@ -191,7 +194,9 @@ class Actor:
         self.steps = state["steps"]
         self._episodes[:] = state["episodes"]
         self._rng.bit_generator.state = state["rng"]
+        self._incarnation = state["incarnation"]
         if "open" not in state or not self._keeps_actions:
+            self._incarnation += 1
             return
         kept = state["open"]
         self._return[:], self._length[:] = kept["return"], kept["length"]
@@ -236,6 +241,7 @@ class Actor:
                 stacklevel=2,
             )
             self._accumulator.drop(moved)
+            self._incarnation += 1
             self._return[moved], self._length[moved] = 0.0, 0
             self._observation = self._reset(moved)
 
@@ -243,7 +249,7 @@ class Actor:
         chunk = Chunk(
             windows=concatenate(self._pending),
             actor=self._index,
-            incarnation=0,
+            incarnation=self._incarnation,
             env_steps=self._pending_steps,
             episodes=tuple(self._finished),
             version=self._oldest.version if self._oldest else -1,

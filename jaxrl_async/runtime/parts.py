@@ -16,19 +16,17 @@ from jaxrl_async.envs import spaces
 from jaxrl_async.envs.make import EnvFactory
 from jaxrl_async.envs.spaces import ActionBounds
 from jaxrl_async.envs.vector import SerialVectorEnv
-from jaxrl_async.replay.prioritized import Prioritized
 from jaxrl_async.replay.rate_limiter import RateLimiter
 from jaxrl_async.replay.replay import Replay
-from jaxrl_async.replay.transitions import TransitionStore
-from jaxrl_async.replay.uniform import Sampler, Uniform
 from jaxrl_async.runtime.acting import Act, LocalPolicy, make_act
 from jaxrl_async.runtime.actor import Actor
 from jaxrl_async.runtime.evaluator import Evaluator, lanes_for
-from jaxrl_async.runtime.learner import Learner, layout_of, make_mesh
+from jaxrl_async.runtime.experience import build_dataset, build_replay, source_of
+from jaxrl_async.runtime.learner import Learner, make_mesh
 from jaxrl_async.runtime.metrics import Blocked, Counters
 from jaxrl_async.runtime.params import WAIT_SECONDS, ParamStore
 from jaxrl_async.runtime.prefetch import Prefetcher
-from jaxrl_async.seeding import Role, integer, sequence
+from jaxrl_async.seeding import Role, integer
 from jaxrl_async.types import Chunk, EnvSpec
 
 AgentFactory: TypeAlias = Callable[[Any, EnvSpec], Agent]
@@ -81,6 +79,7 @@ class Parts:
     agent: Agent
     bounds: ActionBounds
     replay: Replay
+    dataset: Replay | None  # recorded experience that is mixed in
     limiter: RateLimiter
     counters: Counters
     sink: Sink
@@ -109,7 +108,9 @@ def build(
     spec, bounds = describe(envs)
     agent = make_agent(config.agent, spec)
     act, placement = make_act(agent), acting_placement(config)
-    replay, limiter, counters = build_replay(config, agent), build_limiter(config), Counters()
+    replay = build_replay(config, agent, lambda: vector_env(make_env, 1, stack).envs[0])
+    recorded = build_dataset(config, agent, bounds)
+    limiter, counters = build_limiter(config), Counters()
     learner = build_learner(config, agent)
     store = ParamStore(placement)
     sink = Sink(replay, limiter, counters, lambda: learner.done)
@@ -119,13 +120,14 @@ def build(
         agent=agent,
         bounds=bounds,
         replay=replay,
+        dataset=recorded,
         limiter=limiter,
         counters=counters,
         sink=sink,
         act=act,
         learner=learner,
         prefetcher=Prefetcher(
-            replay,
+            source_of(config, replay, recorded),
             limiter,
             batch_size=config.learner.batch_size,
             updates_per_call=config.learner.updates_per_call,
@@ -193,30 +195,6 @@ def actor_key(config: RunConfig, index: int, placement: jax.sharding.Sharding) -
     """The key of one actor's exploration, on the device that its actions are computed on."""
     seed = integer(config.seed, Role.ACTOR_NOISE, index)
     return jax.device_put(jax.random.key(seed), placement)
-
-
-def build_replay(config: RunConfig, agent: Agent) -> Replay:
-    """The replay with its own generator."""
-    store = TransitionStore(config.replay.capacity, layout_of(agent), config.replay.path)
-    return Replay(store, build_sampler(config), sequence(config.seed, Role.REPLAY))
-
-
-def build_sampler(config: RunConfig) -> Sampler:
-    """Uniform draws, or prioritized ones whose beta moves over the updates of the budget."""
-    c, learner = config.replay, config.learner
-    if c.priority_exponent == 0:
-        return Uniform()
-    ratio = learner.updates_per_env_step or 1.0  # free-running: as if it were held at 1
-    updates = max(1.0, (config.env_steps - learner.warmup_steps) * ratio - 1.0)
-
-    def importance(batches: int) -> float:
-        progress = min(1.0, batches / updates)
-        end = c.importance_exponent_end
-        return c.importance_exponent + progress * (end - c.importance_exponent)
-
-    return Prioritized(
-        c.capacity, exponent=c.priority_exponent, importance=importance, norm=c.importance_norm
-    )
 
 
 def build_limiter(config: RunConfig) -> RateLimiter:

@@ -149,6 +149,19 @@ class Policy:
 def as_batch(observation: Any, agent: Agent) -> tuple[Any, bool]:
     """``observation`` with a leading axis, in the agent's dtype, and whether it had none."""
     spec = agent.spec.observation
+    if isinstance(spec, ArraySpec):
+        return leaf_as_batch(observation, spec)
+    missing = [name for name, _ in spec if name not in observation]
+    if missing:
+        raise ValueError(f"observation lacks {missing}: use a dict with what the env declares")
+    parts = {name: leaf_as_batch(observation[name], part) for name, part in spec}
+    if len({is_single for _, is_single in parts.values()}) > 1:
+        raise ValueError("observation has parts with and without a leading axis: use one or other")
+    return {name: array for name, (array, _) in parts.items()}, next(iter(parts.values()))[1]
+
+
+def leaf_as_batch(observation: Any, spec: ArraySpec) -> tuple[np.ndarray, bool]:
+    """One array of an observation, likewise."""
     array = np.asarray(observation).astype(spec.dtype, copy=False)
     is_single = array.ndim == len(spec.shape)
     array = array[None] if is_single else array

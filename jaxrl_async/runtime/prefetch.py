@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_async.replay.rate_limiter import Closed, RateLimiter
-from jaxrl_async.replay.replay import Replay
+from jaxrl_async.replay.replay import Source
 from jaxrl_async.runtime.metrics import Blocked, Means
 from jaxrl_async.runtime.params import WAIT_SECONDS
 
@@ -37,7 +37,7 @@ class Prefetcher:
 
     def __init__(
         self,
-        replay: Replay,
+        replay: Source,
         limiter: RateLimiter,
         *,
         batch_size: int,

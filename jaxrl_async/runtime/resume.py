@@ -26,6 +26,7 @@ def gather(parts: Parts, publisher: Publisher, reporter: Reporter) -> dict[str, 
     return {
         **counts,
         "capacity": parts.replay.capacity,
+        "dataset": parts.dataset.state() if parts.dataset else None,
         "updates": parts.learner.done,
         "window": parts.learner.window(),
         "means": parts.prefetcher.means.state(),
@@ -45,6 +46,8 @@ def give_back(
 ) -> None:
     """The inverse of ``gather`` and ``arrays``, before anything else is done with the parts."""
     parts.replay.restore(run)
+    if parts.dataset is not None:
+        parts.dataset.restore(run["dataset"])
     parts.limiter.restore(run["env_steps"], run["updates"])
     parts.learner.restore(saved["agent"], run["updates"], run["window"])
     parts.prefetcher.means.restore(run["means"])

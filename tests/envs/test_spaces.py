@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jaxrl_async.checks import ConfigError
 from jaxrl_async.envs.spaces import ActionBounds, as_declared, describe
 from jaxrl_async.envs.vector import SerialVectorEnv
-from jaxrl_async.types import ArraySpec, EnvSpec
+from jaxrl_async.types import ArraySpec, EnvSpec, map_leaves
 
 POINT = spaces.Box(-1.0, 1.0, (2,), np.float32)
 COINS = spaces.Discrete(2)
@@ -183,7 +183,6 @@ def test_images_keep_their_shape_and_every_value():
 NAMED = spaces.Dict({"image": spaces.Box(0, 255, (4,), np.uint8), "speed": POINT})
 UNBOUNDED = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 REFUSED_OBSERVATIONS = {
-    "dict": (NAMED, r"Dict is not supported; use a Box, .*FlattenObservation"),
     "tuple": (spaces.Tuple([POINT, POINT]), r"Tuple is not supported; .*FlattenObservation"),
     "discrete": (spaces.Discrete(4), r"Discrete is not supported; .*FlattenObservation"),
     "int64": (spaces.Box(0, 9, (2,), np.int64), r"int64 does not fit .*DtypeObservation"),
@@ -202,6 +201,22 @@ REFUSED_ACTIONS = {
     "half infinite": (box([0.0], [np.inf]), r"must be finite with low < high"),
     "empty": (box([0.0, 1.0], [1.0, 1.0]), r"must be finite with low < high"),
 }
+
+
+def test_a_dict_of_boxes_is_one_tree_from_the_env_on():
+    space = spaces.Dict({"b": spaces.Box(0, 255, (2, 2), np.uint8), "a": POINT})
+    env = SerialVectorEnv(lambda: Fixed(space, COINS), 2)
+
+    spec, _ = describe(env.single_observation_space, env.single_action_space)
+    observation, _ = env.reset(seed=[0, 1])
+
+    point = ArraySpec(POINT.shape, "float32")
+    assert spec.observation == (("a", point), ("b", ArraySpec((2, 2), "uint8")))
+    assert {name: leaf.shape for name, leaf in observation.items()} == {
+        "a": (2, *POINT.shape),
+        "b": (2, 2, 2),
+    }
+    assert map_leaves(np.shape, spec.zeros(2)) == map_leaves(np.shape, observation)
 
 
 @pytest.mark.parametrize("name", REFUSED_OBSERVATIONS)

@@ -1,0 +1,127 @@
+"""Recorded experience as a replay: files of arrays, and Minari's datasets."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxrl_async.checks import ConfigError
+from jaxrl_async.replay.nstep import windows_of
+from jaxrl_async.replay.replay import Replay
+from jaxrl_async.replay.transitions import TransitionStore
+from jaxrl_async.replay.uniform import Uniform
+from jaxrl_async.types import Layout, Transition
+
+MINARI = "minari:"
+"""What the name of a Minari dataset begins with here; any other is a path."""
+NAMES = {
+    "observation": ("observations",),
+    "action": ("actions",),
+    "reward": ("rewards",),
+    "terminated": ("terminations", "terminals"),
+    "truncated": ("truncations", "timeouts"),
+    "next_observation": ("next_observations",),
+}
+"""What the arrays of a file are called: by Gymnasium's words or by D4RL's."""
+
+
+def load(
+    name: str,
+    layout: Layout,
+    from_env: Callable[[np.ndarray], np.ndarray],
+    *,
+    n_step: int,
+    discount: float,
+    seed: np.random.SeedSequence,
+) -> Replay:
+    """A replay that holds a whole dataset, drawn from uniformly.
+
+    Args:
+      name: path of an npz file with one row per step in the order of time (see ``NAMES``), or
+        ``minari:`` and the id of a local Minari dataset, which needs the extra ``minari``.
+      layout: of the transitions.
+      from_env: the env's actions [T, ...] as agents give them.
+      n_step: steps per window.
+      discount: gamma.
+      seed: of the draws.
+
+    Raises:
+      ConfigError: there is no such dataset, or it doesn't hold what the env declares.
+    """
+    steps = of_minari(name.removeprefix(MINARI)) if name.startswith(MINARI) else of_file(name)
+    counts = {key: len(array) for key, array in steps.items()}
+    if len(set(counts.values())) != 1 or not counts["reward"]:
+        raise ConfigError(f"replay.dataset = {name!r}: has {counts} rows; use as many of each")
+    window = windows_of(steps["reward"], steps["terminated"], steps["truncated"], n_step, discount)
+    reward, factor, last = window
+    transitions = Transition(
+        observation=as_float32(steps["observation"]),
+        action=from_env(steps["action"]),
+        reward=reward,
+        discount=factor,
+        next_observation=as_float32(steps["next_observation"])[last],
+    )
+    replay = Replay(TransitionStore(len(reward), layout), Uniform(), seed)
+    try:
+        replay.append(layout.pack(transitions))
+    except ValueError as error:
+        raise ConfigError(f"replay.dataset = {name!r}: {error}") from error
+    return replay
+
+
+def of_file(name: str) -> dict[str, np.ndarray]:
+    """The arrays of an npz file, by our names."""
+    path = pathlib.Path(name)
+    if not path.is_file():
+        raise ConfigError(
+            f"replay.dataset = {name!r}: there is no such file; use the path of an npz file, or"
+            f" {MINARI!r} and the id of a Minari dataset"
+        )
+    with np.load(path, allow_pickle=False) as file:
+        found = {key: pick(file, key, name) for key in NAMES}
+    return found
+
+
+def pick(file: Mapping[str, np.ndarray], key: str, name: str) -> np.ndarray:
+    """The array that goes by any of the names of ``key``."""
+    for alias in NAMES[key]:
+        if alias in file:
+            return file[alias]
+    raise ConfigError(
+        f"replay.dataset = {name!r}: has no array {' or '.join(NAMES[key])}; save one, row i being"
+        " step i"
+    )
+
+
+def of_minari(name: str) -> dict[str, np.ndarray]:
+    """The steps of a Minari dataset, episode after episode, by our names."""
+    try:
+        import minari
+    except ImportError as error:
+        raise ConfigError(
+            f"replay.dataset = {MINARI + name!r}: minari is not installed; install the extra"
+            " `minari`"
+        ) from error
+    if name not in minari.list_local_datasets():
+        raise ConfigError(
+            f"replay.dataset = {MINARI + name!r}: there is no such local dataset; make or download"
+            f" it, e.g. with `minari download {name}`"
+        )
+    parts: dict[str, list[Any]] = {key: [] for key in NAMES}
+    for episode in minari.load_dataset(name).iterate_episodes():
+        observations = np.asarray(episode.observations)
+        parts["observation"].append(observations[:-1])
+        parts["next_observation"].append(observations[1:])
+        parts["action"].append(np.asarray(episode.actions))
+        parts["reward"].append(np.asarray(episode.rewards))
+        parts["terminated"].append(np.asarray(episode.terminations))
+        truncated = np.array(episode.truncations)
+        truncated[-1:] = True  # an episode that was cut while it was recorded ends there, too
+        parts["truncated"].append(truncated)
+    return {key: np.concatenate(arrays) for key, arrays in parts.items()}
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Floats as agents know them; integers as they are."""
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
