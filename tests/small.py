@@ -82,3 +82,65 @@ class Counting(gym.Env):
             over and self.ends != "terminated",
         )
         return np.array([self.t], np.float32), 1.0, terminated, truncated, {}
+
+
+class Flip(gym.Env):
+    """Flips one of ``bits`` bits per step until they are as desired, at most ``bits`` steps.
+
+    Andrychowicz et al. 2017, section 3.1: reward -1, and 0 where the goal is reached.
+    """
+
+    def __init__(self, bits: int = 7):
+        self.bits = bits
+        state = gym.spaces.Box(0.0, 1.0, (bits,), np.float32)
+        names = ("observation", "achieved_goal", "desired_goal")
+        self.observation_space = gym.spaces.Dict(dict.fromkeys(names, state))
+        self.action_space = gym.spaces.Discrete(bits)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state, self.goal = self.np_random.integers(0, 2, (2, self.bits)).astype(np.float32)
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.t += 1
+        self.state[action] = 1.0 - self.state[action]
+        reward = float(self.compute_reward(self.state, self.goal, {}))
+        is_success = self.compute_terminated(self.state, self.goal, {})
+        is_over = not is_success and self.t >= self.bits
+        return self.observe(), reward, is_success, is_over, {"is_success": is_success}
+
+    def observe(self):
+        return {
+            "observation": self.state.copy(),
+            "achieved_goal": self.state.copy(),
+            "desired_goal": self.goal.copy(),
+        }
+
+    @staticmethod
+    def compute_reward(achieved_goal, desired_goal, info):
+        return -np.any(achieved_goal != desired_goal, axis=-1).astype(np.float32)
+
+    @staticmethod
+    def compute_terminated(achieved_goal, desired_goal, info):
+        return bool(np.all(achieved_goal == desired_goal))
+
+
+class Pixels(gym.Env):
+    """Stacks of 4 frames of 6 x 6 random pixels, the newest last; episodes of 5 to 9 steps."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 6, 6), np.uint8)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.stack = self.np_random.integers(0, 256, (4, 6, 6), np.uint8)
+        self.left = int(self.np_random.integers(5, 10))
+        return self.stack.copy(), {}
+
+    def step(self, action):
+        self.left -= 1
+        frame = self.np_random.integers(0, 256, (1, 6, 6), np.uint8)
+        self.stack = np.concatenate([self.stack[1:], frame])
+        return self.stack.copy(), float(action), self.left == 0, False, {}
