@@ -5,12 +5,14 @@
 
 `bare`: SAC on HalfCheetah-v5 at one update per env step, without evaluation, for `seconds` after
 the warm-up: updates finished per second, over those of the same compiled step on one resident batch
-at the fastest K of 1, 8, 32, timed before and after in the same process.
+at the fastest K of 1, 8, 32, timed before and after each of `rounds` such runs in the same process;
+the median of the ratios.
 
 `peers`: env steps per second of whole runs, ours and SBX's (and SB3's with `--sb3`), each in a
 process of its own, in turns; the same warm-up, networks, batch and updates per env step on both
 sides. SAC and TD3 on HalfCheetah-v5 at one update per env step; DQN on CartPole-v1 with RL-Zoo's
-settings. The value is the ratio of the medians.
+settings. The peers step one env, as their settings have it; our actor steps `ENVS` of them with one
+call of the policy. The value is the ratio of the medians.
 
 Appends JSON lines to `benchmarks/results/throughput.jsonl`.
 """
@@ -50,6 +52,9 @@ CONTINUOUS = {
     "agent.hidden": (256, 256),
     "agent.learning_rate": 3e-4,
 }
+
+
+ENVS = {"sac": 4, "td3": 4, "dqn": 8}
 
 
 class Meter:
@@ -125,24 +130,34 @@ def bare_rate(agent: str, seconds: float) -> tuple[float, int]:
 
 
 def bare(
-    agent: str = "sac", seconds: float = 60.0, updates_per_call: int = 32, envs: int = 1
+    agent: str = "sac",
+    rounds: int = 3,
+    seconds: float = 60.0,
+    updates_per_call: int = 32,
+    envs: int = ENVS["sac"],
 ) -> None:
     """P1: how much of the bare update a threaded run keeps."""
-    before, best = bare_rate(agent, 8.0)
+    rates, best = [], 0
     changes = CONTINUOUS | {
         "learner.updates_per_call": updates_per_call,
         "actor.envs_per_actor": envs,
     }
-    _, threaded = run_ours(agent, "HalfCheetah-v5", seconds + 15.0, changes)
-    after, _ = bare_rate(agent, 8.0)
+    threaded = []
+    for _ in range(rounds):
+        rate, best = bare_rate(agent, 4.0)
+        rates.append(rate)
+        threaded.append(run_ours(agent, "HalfCheetah-v5", seconds + 15.0, changes)[1])
+    rates.append(bare_rate(agent, 4.0)[0])
+    ratios = [2 * t / (a + b) for t, a, b in zip(threaded, rates, rates[1:], strict=False)]
     write(
         {
             "benchmark": "throughput/bare",
             "agent": agent,
-            "value": round(threaded / statistics.mean([before, after]), 3),
+            "value": round(statistics.median(ratios), 3),
             "unit": "updates/s of a threaded run over the bare update's",
-            "threaded": round(threaded, 1),
-            "bare": [round(before, 1), round(after, 1)],
+            "ratios": [round(ratio, 3) for ratio in ratios],
+            "threaded": [round(rate, 1) for rate in threaded],
+            "bare": [round(rate, 1) for rate in rates],
             "bare_updates_per_call": best,
             "updates_per_call": updates_per_call,
             "envs": envs,
@@ -155,6 +170,7 @@ def peers(
     agents: tuple[str, ...] = ("sac", "td3", "dqn"),
     rounds: int = 3,
     seconds: float = 30.0,
+    envs: int = 0,
     sb3: bool = False,
 ) -> None:
     """P2: whole runs against SBX, and SB3, on the same work."""
@@ -162,6 +178,7 @@ def peers(
     for agent in agents:
         env = "CartPole-v1" if agent == "dqn" else "HalfCheetah-v5"
         own = [sys.executable, __file__, "ours", "--agent", agent, "--env", env]
+        own += ["--envs", str(envs or ENVS[agent])]
         commands = {"ours": [*own, "--seconds", str(seconds)]}
         steps = 20_000 if agent == "dqn" else 3_500
         script = str(pathlib.Path(__file__).with_name("peers.py"))
@@ -182,17 +199,22 @@ def peers(
                     "value": round(medians["ours"] / medians[library], 2),
                     "unit": f"env steps/s over {library}'s",
                     "env_steps_per_s": found,
-                    "commands": {name: " ".join(parts[1:]) for name, parts in commands.items()},
+                    "commands": {name: shown(parts) for name, parts in commands.items()},
                 }
             )
 
 
-def ours(agent: str, env: str, seconds: float = 30.0, sleep: float = 0.0, actors: int = 1) -> None:
+def ours(agent: str, env: str, envs: int, seconds: float = 30.0) -> None:
     """One run of ours; prints its env steps/s."""
-    changes: dict[str, Any] = {"actor.num_actors": actors}
+    changes: dict[str, Any] = {"actor.envs_per_actor": envs}
     changes |= DQN if agent == "dqn" else CONTINUOUS
-    rate, _ = run_ours(agent, env, seconds, changes, sleep)
+    rate, _ = run_ours(agent, env, seconds, changes)
     print(json.dumps({"env_steps_per_s": round(rate, 1)}))
+
+
+def shown(command: list[str]) -> str:
+    """A command as one would type it here."""
+    return " ".join(["python", "benchmarks/" + pathlib.Path(command[1]).name, *command[2:]])
 
 
 def write(line: dict[str, Any]) -> None:
