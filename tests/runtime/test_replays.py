@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small import Flip, Memory, Pixels, small
 
-from jaxrl_async import Trainer
+from jaxrl_async import Policy, Trainer
 from jaxrl_async.checks import ConfigError
 from jaxrl_async.runtime.prefetch import Prefetcher
 
@@ -201,3 +201,20 @@ def test_a_replay_that_does_not_fit_the_env_is_refused(tmp_path, changes, messag
 def test_parts_that_do_not_fit_are_refused_at_construction(changes, message):
     with pytest.raises(ConfigError, match=message):
         small("dqn", "CartPole-v1", **changes)
+
+
+def test_a_policy_of_named_observations_acts_on_one_and_on_several(tmp_path):
+    config, parts = config_of("hindsight", tmp_path / "run", evaluation__period=0)
+    run(config, parts)
+    policy = Policy.load(tmp_path / "run")
+    one, _ = Flip().reset(seed=0)
+    several = {name: np.stack([part, part]) for name, part in one.items()}
+
+    action = policy.act(one)
+
+    assert action.shape == () and action in range(7)
+    np.testing.assert_array_equal(policy.act(several), [action, action])
+    with pytest.raises(ValueError, match=r"lacks \['desired_goal'\]: use a dict"):
+        policy.act({name: part for name, part in one.items() if name != "desired_goal"})
+    with pytest.raises(ValueError, match="with and without a leading axis"):
+        policy.act({**one, "observation": several["observation"]})
