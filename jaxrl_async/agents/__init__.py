@@ -55,7 +55,9 @@ HALF_CHEETAH = {
     "learner.updates_per_call": 8,
     "evaluation.period": 5_000,
 }
-# Of Fujimoto et al. 2018, Table 3: with TD3Config's newer values it learns half as fast.
+# Spinning Up's learning rate for SAC.
+HALF_CHEETAH_SAC = HALF_CHEETAH | {"agent.learning_rate": 1e-3}
+# The settings of Fujimoto et al. 2018, Table 3, which learn faster than TD3Config's newer ones.
 HALF_CHEETAH_TD3 = HALF_CHEETAH | {
     "learner.batch_size": 100,
     "agent.learning_rate": 1e-3,
@@ -65,7 +67,7 @@ INVERTED_PENDULUM = {"env_steps": 30_000, "evaluation.period": 1_000}
 CONTINUOUS = {
     "Pendulum-v1": PENDULUM,
     "InvertedPendulum-v5": INVERTED_PENDULUM,
-    "HalfCheetah-v5": HALF_CHEETAH,
+    "HalfCheetah-v5": HALF_CHEETAH_SAC,
 }
 
 AGENTS: Mapping[str, Preset] = {
