@@ -15,7 +15,7 @@ train: $(VENV)/.installed
 	$(BIN)/python -m jaxrl_async train sac Pendulum-v1 --env-steps 20000
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow

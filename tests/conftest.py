@@ -15,6 +15,8 @@ def compilation_cache(tmp_path_factory):
     """Many tests build the same small agent; the same program is compiled once a session."""
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("compiled")))
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # by all workers
+    jax.config.update("jax_compilation_cache_dir", str(shared / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

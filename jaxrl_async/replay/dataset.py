@@ -1,6 +1,8 @@
 """Recorded experience as a replay: files of arrays, and Minari's datasets."""
 
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,7 +13,7 @@ from jaxrl_async.replay.nstep import windows_of
 from jaxrl_async.replay.replay import Replay
 from jaxrl_async.replay.transitions import TransitionStore
 from jaxrl_async.replay.uniform import Uniform
-from jaxrl_async.types import Layout, Transition
+from jaxrl_async.types import Column, Layout, Transition
 
 MINARI = "minari:"
 """What the name of a Minari dataset begins with here; any other is a path."""
@@ -50,6 +52,17 @@ def load(
       ConfigError: there is no such dataset, or it doesn't hold what the env declares.
     """
     steps = of_minari(name.removeprefix(MINARI)) if name.startswith(MINARI) else of_file(name)
+    for key in ("reward", "terminated", "truncated"):
+        if steps[key].ndim != 1 or steps[key].dtype.kind not in "biuf":
+            raise ConfigError(
+                f"replay.dataset = {name!r}: {NAMES[key][0]} are {steps[key].dtype}"
+                f"{list(steps[key].shape)}; use one number per step"
+            )
+    if not isinstance(layout.columns().observation, Column):
+        raise ConfigError(
+            f"replay.dataset = {name!r}: the env's observations have names; use an env with one"
+            " array of them, e.g. through gymnasium.wrappers.FlattenObservation"
+        )
     counts = {key: len(array) for key, array in steps.items()}
     if len(set(counts.values())) != 1 or not counts["reward"]:
         raise ConfigError(f"replay.dataset = {name!r}: has {counts} rows; use as many of each")
@@ -78,9 +91,15 @@ def of_file(name: str) -> dict[str, np.ndarray]:
             f"replay.dataset = {name!r}: there is no such file; use the path of an npz file, or"
             f" {MINARI!r} and the id of a Minari dataset"
         )
-    with np.load(path, allow_pickle=False) as file:
-        found = {key: pick(file, key, name) for key in NAMES}
-    return found
+    try:
+        with zipfile.ZipFile(path):
+            pass
+        with np.load(path, allow_pickle=False) as file:
+            return {key: pick(file, key, name) for key in NAMES}
+    except (ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigError(
+            f"replay.dataset = {name!r}: {error}; use a file of plain arrays as numpy.savez writes"
+        ) from error
 
 
 def pick(file: Mapping[str, np.ndarray], key: str, name: str) -> np.ndarray:
@@ -110,6 +129,11 @@ def of_minari(name: str) -> dict[str, np.ndarray]:
         )
     parts: dict[str, list[Any]] = {key: [] for key in NAMES}
     for episode in minari.load_dataset(name).iterate_episodes():
+        if not isinstance(episode.observations, np.ndarray):
+            raise ConfigError(
+                f"replay.dataset = {MINARI + name!r}: observations are"
+                f" {type(episode.observations).__name__}s; use a dataset of one array"
+            )
         observations = np.asarray(episode.observations)
         parts["observation"].append(observations[:-1])
         parts["next_observation"].append(observations[1:])

@@ -54,9 +54,12 @@ class Prioritized:
 
     def added(self, first: int, stop: int, drawable: np.ndarray) -> None:
         """New items get the largest priority; rows that are none, nothing."""
-        newest = self._largest.total or 1.0
         self._set(np.arange(first, stop), 0.0)
-        self._set(drawable, newest)
+        self._set(drawable, self._largest.total or 1.0)
+
+    def restart(self) -> None:
+        """No items any more."""
+        self._set(np.arange(self._capacity), 0.0)
 
     def draw(
         self, store: Store, rng: np.random.Generator, batches: int, size: int
@@ -71,7 +74,7 @@ class Prioritized:
         mass = self._sums[ids % self._capacity]
         beta = [self._importance(self.batches + k) for k in range(batches)]
         self.batches += batches
-        least = mass.min(axis=1) if self._smallest is None else self._smallest.total
+        least = mass.min(axis=1, initial=np.inf) if self._smallest is None else self._smallest.total
         weight = (np.broadcast_to(least, batches)[:, None] / mass) ** np.array(beta)[:, None]
         return ids, weight.astype(np.float32)
 

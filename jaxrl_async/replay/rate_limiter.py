@@ -202,6 +202,21 @@ class RateLimiter:
             self._admitted = self._env_steps = env_steps
             self._updates = updates
 
+    def check_valid(self) -> None:
+        """Raises AssertionError where the counts contradict the invariant.
+
+        What ``restore`` took up may lie beyond the slack, until the side that is ahead has waited.
+        """
+        with self._lock:
+            assert 0 <= self._env_steps <= self._admitted
+            if self._env_steps < max(1, self._warmup_steps):
+                assert self._updates == 0
+            elif not self._is_free:
+                balance = self._balance(self._env_steps)
+                may_pass_freely = self._balance(self._budget) < self._max_update * self._q
+                assert -self._scaled_slack <= balance
+                assert balance <= self._scaled_slack or may_pass_freely
+
     # ---- end --------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -155,6 +155,7 @@ class Replay:
         """Empties the replay; the next row gets the insertion number ``first``."""
         with self._lock:
             self._store.restart(first)
+            self._sampler.restart()
 
     def append(self, rows: Mapping[str, np.ndarray]) -> None:
         """Adds rows as ``rows`` gave them."""

@@ -23,6 +23,10 @@ class Sampler(Protocol):
         """Rows ``first`` to ``stop`` were written; the rows ``drawable`` [n] can now be drawn."""
         ...
 
+    def restart(self) -> None:
+        """The store was emptied."""
+        ...
+
     def draw(
         self, store: Store, rng: np.random.Generator, batches: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -54,6 +58,9 @@ class Uniform:
 
     def added(self, first: int, stop: int, drawable: np.ndarray) -> None:
         """Nothing to keep."""
+
+    def restart(self) -> None:
+        """Nothing."""
 
     def draw(
         self, store: Store, rng: np.random.Generator, batches: int, size: int

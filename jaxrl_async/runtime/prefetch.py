@@ -73,8 +73,10 @@ class Prefetcher:
         self.means.add(
             sample_ms=1e3 * (sampled - start),
             transfer_ms=1e3 * (time.perf_counter() - sampled),
-            age=sample.total - float(sample.ids.mean()),
         )
+        own = sample.ids[sample.ids >= 0]  # those of a dataset have no age
+        if own.size:
+            self.means.add(age=sample.total - float(own.mean()))
         self._fetched += 1
         return DeviceBatch(rows, weight, sample.ids, self._fetched - 1)
 
