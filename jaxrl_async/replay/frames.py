@@ -75,14 +75,16 @@ class FrameStore:
                 f"a next observation is not the observation moved on by one of {self._stack}"
                 " frames: set replay.frame_stack only for envs that stack them"
             )
-        lane, begins = self._steps.enter(chunk, self._stack)
+        lane, since = self._steps.enter(chunk, self._stack)
+        begins = since == 0
         step = np.arange(len(end)) + self._stack * np.cumsum(begins)  # the row of each step
         count = len(end) + self._stack * np.count_nonzero(begins)
         rows = {dtype: np.zeros((count, width), dtype) for dtype, width in self._widths.items()}
         rows[self._dtype][step] = after[:, -1]
         rows["int32"][step, KIND] = end
         rows["float32"][step, 0] = t.reward
-        rows["int32" if self._discrete else "float32"][step, 1:] = t.action.reshape(len(end), -1)
+        actions = rows["int32" if self._discrete else "float32"][:, 1:]
+        actions[step] = t.action.reshape(len(end), actions.shape[1])
         of_row = np.zeros(count, np.int32)  # the step that each row belongs to
         of_row[step] = np.arange(len(end))
         for i in np.flatnonzero(begins).tolist():
@@ -90,14 +92,14 @@ class FrameStore:
             rows[self._dtype][leading], rows["int32"][leading, KIND] = before[i], LEADING
             of_row[leading] = i
         is_step = rows["int32"][:, KIND] != LEADING
-        starts = np.zeros(count, bool)
-        starts[step[begins] - self._stack] = True
-        return self._steps.mark(rows, lane[of_row], starts, is_step & (end[of_row] > 0))
+        row_since = since[of_row] + self._stack  # an episode's rows, the leading ones among them
+        row_since[~is_step] = np.tile(np.arange(self._stack), np.count_nonzero(begins))
+        return self._steps.mark(rows, lane[of_row], row_since, is_step & (end[of_row] > 0))
 
     def _frames(self, observation: np.ndarray) -> np.ndarray:
         """[k, *obs] as [k, S, pixels]."""
         stacked = np.moveaxis(observation, 1 + self._axis, 1)
-        return stacked.reshape(len(stacked), self._stack, -1)
+        return stacked.reshape(len(stacked), self._stack, math.prod(self._frame))
 
     def append(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """See ``Store``."""

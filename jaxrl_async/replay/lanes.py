@@ -94,7 +94,7 @@ class Lanes:
 
     def _close(self, lane: int, begin: int, stop: int) -> None:
         room = self._room
-        positions = np.arange(max(begin, stop - room), stop)
+        positions = np.arange(max(begin, int(self._count[lane]) - room), stop)
         self._history[STOP, lane, positions % room] = stop
 
     def _add_lanes(self, lanes: int) -> None:
@@ -189,28 +189,28 @@ class Episodes:
 
     def __init__(self):
         self._numbers: dict[tuple[int, int], int] = {}  # (actor, its lane) -> lane
-        self._open: dict[int, int] = {}  # lane -> incarnation of its open episode
+        # lane -> incarnation of its open episode, and steps of it so far
+        self._open: dict[int, tuple[int, int]] = {}
 
     def enter(self, chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
-        """The lanes [k] int32 of a chunk's windows, and which begin an episode [k] bool."""
+        """The lanes [k] of a chunk's windows, and the steps [k] of their episodes before them."""
         lane, end = chunk.windows.lane.tolist(), chunk.windows.end.tolist()
-        number, begins = np.zeros(len(lane), np.int32), np.zeros(len(lane), bool)
+        number, since = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
         for i, (of_actor, how) in enumerate(zip(lane, end, strict=True)):
             key = (chunk.actor, of_actor)
             number[i] = n = self._numbers.setdefault(key, len(self._numbers))
-            begins[i] = self._open.get(n) != chunk.incarnation
-            if how:
-                self._open.pop(n, None)
-            else:
-                self._open[n] = chunk.incarnation
-        return number, begins
+            incarnation, steps = self._open.pop(n, (chunk.incarnation, 0))
+            since[i] = steps if incarnation == chunk.incarnation else 0
+            if not how:
+                self._open[n] = chunk.incarnation, int(since[i]) + 1
+        return number, since
 
     def state(self) -> dict[str, Any]:
         """Lanes and open episodes."""
         numbers = [[*key, number] for key, number in self._numbers.items()]
-        return {"numbers": numbers, "open": [list(pair) for pair in self._open.items()]}
+        return {"numbers": numbers, "open": [[n, *open_] for n, open_ in self._open.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes them up."""
         self._numbers = {(actor, lane): number for actor, lane, number in state["numbers"]}
-        self._open = {lane: incarnation for lane, incarnation in state["open"]}
+        self._open = {lane: (incarnation, steps) for lane, incarnation, steps in state["open"]}

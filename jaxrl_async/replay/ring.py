@@ -78,7 +78,8 @@ class Ring:
 
     def check_valid(self) -> None:
         """Raises AssertionError where the counts cannot be."""
-        assert 0 <= self._first <= self.oldest <= self.total
+        assert 0 <= self._first <= self.total
+        assert self._first <= self.oldest
         assert len(self) <= self.capacity
 
 

@@ -66,7 +66,7 @@ class SequenceStore:
     def may_draw(self, ids: np.ndarray) -> np.ndarray:
         """See ``Store``: where a sequence starts that is all there."""
         position = self._lanes.position_of(ids)
-        is_start = (position - self._lanes.begin_of(ids)) % self._period == 0
+        is_start = self._steps.since_begin(ids) % self._period == 0
         return is_start & (position + self._length <= self._lanes.stop_of(ids))
 
     def take(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:

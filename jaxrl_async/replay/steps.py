@@ -10,7 +10,7 @@ from jaxrl_async.replay.ring import Ring
 from jaxrl_async.types import Chunk
 
 MARKS = 3
-"""Columns of int32 that are added to each row: its lane, whether an episode begins, and ends."""
+"""Columns of int32 added to each row: its lane, rows of its episode before it, whether it ends."""
 
 
 @final
@@ -26,7 +26,7 @@ class Steps:
         self.lanes, self._episodes = Lanes(capacity), Episodes()
 
     def enter(self, chunk: Chunk, rows_per_episode: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Lanes [k] of a chunk's steps, and which begin an episode [k].
+        """Lanes [k] of a chunk's steps, and of each how many steps of its episode came before [k].
 
         Raises:
           ValueError: with ``rows_per_episode`` more for each, they might not fit into the ring.
@@ -37,10 +37,10 @@ class Steps:
         return self._episodes.enter(chunk)
 
     def mark(
-        self, rows: dict[str, np.ndarray], lane: np.ndarray, begins: np.ndarray, ends: np.ndarray
+        self, rows: dict[str, np.ndarray], lane: np.ndarray, since: np.ndarray, ends: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Rows ``dtype -> [k, width]`` with their marks."""
-        marks = np.stack([lane, begins, ends], axis=1).astype(np.int32)
+        marks = np.stack([lane, since, ends], axis=1).astype(np.int32)
         steps = rows.get("int32", np.zeros((len(lane), 0), np.int32))
         return rows | {"int32": np.concatenate([steps, marks], axis=1)}
 
@@ -48,9 +48,13 @@ class Steps:
         """Adds marked rows; their insertion numbers [k]."""
         first = self.ring.total
         self.ring.add(rows)
-        lane, begins, ends = rows["int32"][:, self._int32 :].T
-        self.lanes.add(lane, begins > 0, ends > 0)
+        lane, since, ends = rows["int32"][:, self._int32 :].T
+        self.lanes.add(lane, since == 0, ends > 0)
         return np.arange(first, self.ring.total)
+
+    def since_begin(self, ids: np.ndarray) -> np.ndarray:
+        """How many rows of its episode came before each of the rows ``ids`` [...], kept or not."""
+        return self.ring.take_one("int32", ids)[..., self._int32 + 1]
 
     def take(self, ids: np.ndarray) -> dict[str, np.ndarray]:
         """Copies of rows ``ids`` [...] without their marks: ``dtype -> [..., width]``."""

@@ -64,10 +64,16 @@ class ParamStore:
         return offer
 
     def deliver(self, timeout: float | None = None) -> bool:
-        """Completes the newest offer; False if there was none within ``timeout`` seconds."""
+        """Completes the newest offer; False if there was none within ``timeout`` seconds.
+
+        Raises:
+          Closed: there was none and none will come.
+        """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._offered is not None, timeout):
+            if not self._changed.wait_for(lambda: self._offered or self._is_closed, timeout):
                 return False
+            if self._offered is None:
+                raise Closed
             offer, self._offered = self._offered, None
         assert offer is not None
         params = jax.block_until_ready(jax.device_put(offer.params, self._placement))
@@ -107,3 +113,14 @@ class ParamStore:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def check_valid(self) -> None:
+        """Raises AssertionError where ``latest`` is not complete or an offer would make it fall."""
+        with self._changed:
+            offered, delivered = self._offered, self._delivered
+        if delivered is None:
+            return
+        for leaf in jax.tree.leaves(delivered.params):
+            assert leaf.is_ready()
+            assert leaf.sharding.is_equivalent_to(self._placement, leaf.ndim)
+        assert offered is None or offered.version >= delivered.version
