@@ -144,14 +144,13 @@ def _replay_can_hold(run: Any) -> None:
         f"use at least 30 * updates_per_call * batch_size = {10 * drawn} with priorities, or many"
         " would come back for transitions already overwritten",
     )
-    # Where an episode ends, up to n windows end in one step.
+    # Where an episode ends, up to n windows end in one step; shared frames take more rows there.
     largest = actor.envs_per_actor * (actor.chunk_steps + run.replay.n_step - 1)
-    require(
-        largest <= capacity,
-        "replay.capacity",
-        capacity,
-        f"use at least envs_per_actor * (chunk_steps + n_step - 1) = {largest}",
-    )
+    remedy = f"use at least envs_per_actor * (chunk_steps + n_step - 1) = {largest}"
+    if run.replay.frame_stack is not None:
+        largest = actor.envs_per_actor * actor.chunk_steps * (1 + run.replay.frame_stack)
+        remedy = f"use at least envs_per_actor * chunk_steps * (1 + frame_stack) = {largest}"
+    require(largest <= capacity, "replay.capacity", capacity, remedy)
     require(
         actor.envs_per_actor * actor.chunk_steps <= run.env_steps,
         "actor.chunk_steps",

@@ -19,13 +19,13 @@ class RateLimiter:
 
         balance = (env_steps - warmup_steps) * updates_per_env_step - updates
 
-    Invariant: after the warm-up, ``-slack <= balance <= slack``. Up to ``warmup_steps`` inserts
-    pass freely and no update does; there the balance is 0, so the learner never catches up on the
-    warm-up. An insert of c env steps passes if balance + c * ratio <= slack, a call of K updates
-    if balance - K >= -slack and if it will still be due when the budget is spent, so that the
-    updates of a whole run are exact. Where no whole call is due any more, the last inserts pass
-    freely: there is nothing left to wait for. Inserts pass in order of arrival: otherwise actors
-    with small chunks would starve one with a large chunk.
+    Invariant: after the warm-up, and until no call is due any more, ``-slack <= balance <= slack``.
+    Up to ``warmup_steps`` inserts pass freely and no update does; there the balance is 0, so the
+    learner never catches up on the warm-up. An insert of c env steps passes if
+    balance + c * ratio <= slack, a call of K updates if balance - K >= -slack and if it will still
+    be due when the budget is spent, so that the updates of a whole run are exact. Where no whole
+    call is due any more, the last inserts pass freely: there is nothing left to wait for. Inserts
+    pass in order of arrival: otherwise actors with small chunks would starve one with a large one.
 
     An insert is admitted, then stored by the caller, then counted by ``inserted``: what is counted
     can be sampled. Any thread may call anything. All counting is in integers, the ratio a fraction

@@ -163,6 +163,18 @@ def test_steps_make_those_sequences_drawable_that_they_complete(length, period, 
         assert sorted(found.tolist()) == [i for i, rows in kept.items() if rows[-1] >= first]
 
 
+def test_what_is_completed_when_its_first_step_is_overwritten_is_no_sequence():
+    # Two steps of lane 0 with five of lane 1 between them, in a ring of 4: row 4, which a sequence
+    # of lane 1 starts with, lies where row 0 lay.
+    store, model = SequenceStore(4, LAYOUT, length=2), Model()
+    found = [
+        store.append(store.pack(model.chunk([Step(lane)]))).tolist()
+        for lane in (0, 1, 1, 1, 1, 1, 0)
+    ]
+
+    assert found == [[], [], [1], [2], [3], [4], []]
+
+
 def filled(steps, capacity, length, period=1):
     replay, model = make_replay(capacity, length, period), Model()
     for step in steps:

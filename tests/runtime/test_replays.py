@@ -193,6 +193,10 @@ def test_a_replay_that_does_not_fit_the_env_is_refused(tmp_path, changes, messag
             r"replay.capacity = 400: use at least 30 .* = 480",
         ),
         (
+            {"replay__frame_stack": 4, "replay__capacity": 39, "actor__chunk_steps": 8},
+            r"replay.capacity = 39: use at least .* \(1 \+ frame_stack\) = 40",
+        ),
+        (
             {"replay__hindsight": "future", "replay__n_step": 3},
             r"ReplayConfig.hindsight = 'future': use it with n_step = 1",
         ),
