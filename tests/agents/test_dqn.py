@@ -73,7 +73,7 @@ def test_the_loss_equals_numpys(state, batch, double, loss, of_error):
     expected = values(state.q.params, t.observation)[rows, t.action]
     error = target - expected
     np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(td_error, error, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(td_error, np.abs(error), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found, (batch.weight * of_error(error)).mean(), rtol=1e-4)
 
 

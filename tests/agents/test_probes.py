@@ -93,11 +93,11 @@ class Probe:
         self.state, _ = train(init(jax.random.key(0)), self.batched, jax.random.key(1))
 
     def values(self) -> np.ndarray:
-        """Q [B] of the batch's observations and actions: minus the TD error towards zero."""
+        """Q [B] of the batch's observations and actions: what it lacks to a reward above all."""
         observation = self.batched.transition.observation[:, 0]
-        towards_zero = self.batch(observation, self.zeros, self.zeros, self.zeros)
+        above = self.batch(observation, 10 * self.ones, self.zeros, self.zeros)
         _, train = compiled(self.name)
-        return -np.asarray(train(self.state, towards_zero, jax.random.key(2))[1])
+        return 10 - np.asarray(train(self.state, above, jax.random.key(2))[1])
 
     def greedy(self, *observations: float) -> np.ndarray:
         """The actions without exploration, those of two actions as -.5 and .5."""

@@ -87,7 +87,8 @@ def test_the_critic_loss_equals_numpys(state, batch):
     expected_q = critics(state.critic.params, t.observation, t.action)
     expected = (batch.weight * (target - expected_q) ** 2 / 2).mean(axis=1).sum()
     np.testing.assert_allclose(q, expected_q, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(td_error, (target - expected_q).mean(axis=0), rtol=1e-4, atol=1e-5)
+    expected_error = np.abs(target - expected_q).mean(axis=0)
+    np.testing.assert_allclose(td_error, expected_error, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
