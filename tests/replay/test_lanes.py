@@ -167,11 +167,12 @@ def test_the_table_grows_to_a_history_of_any_length_and_loses_nothing(capacity, 
         assert_same(lanes, model)
 
 
-def test_a_lane_that_rests_keeps_its_old_rows_while_another_runs_on():
-    # Lane 1 adds 2 rows, lane 0 then 150 of a ring of 100: first both are kept, then none. With 90
-    # more lane 1 needs a wider table when some of its rows have come around in the narrow one.
+def test_a_lane_that_rests_keeps_its_old_rows_while_others_run_on():
+    # Lane 1 adds 2 rows, lanes 0 and 2 then 150 of a ring of 100: first both are kept, then none.
+    # With 90 more lane 1 needs a wider table when some of them have come around in the narrow one.
     lanes, model = Lanes(capacity=100), Model(capacity=100)
-    for rows in (steps(2, lane=1), steps(98), steps(52), *[steps(1, lane=1)] * 90):
+    others = [*steps(1), *steps(1, lane=2)]
+    for rows in (steps(2, lane=1), others * 49, others * 26, *[steps(1, lane=1)] * 90):
         add(lanes, rows)
         model.add(rows)
 

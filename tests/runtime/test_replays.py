@@ -81,7 +81,18 @@ def run(config, parts, stop_at=None):
     return trainer, recorder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize(  # the slow ones combine what the others hold alone
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow)
+        if kind in ("by buffer", "prioritized frames")
+        else kind
+        for kind in KINDS
+    ],
+)
+
+
+@every_kind
 def test_a_resumed_run_draws_the_same_bit_for_bit(tmp_path, kind):
     straight, _ = run(*config_of(kind, tmp_path / "straight"))
     config, parts = config_of(kind, tmp_path / "stopped")
@@ -98,7 +109,7 @@ def test_a_resumed_run_draws_the_same_bit_for_bit(tmp_path, kind):
         np.testing.assert_array_equal(rows, samples[1].rows[dtype])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_in_threads_every_kind_ends_exactly_and_goes_on(tmp_path, kind):
     config, parts = config_of(kind, tmp_path / "run", lockstep=False, evaluation__period=0)
 

@@ -77,7 +77,13 @@ def test_the_balance_keeps_its_slack_at_every_row(tmp_path):
 
 @pytest.mark.parametrize(
     ("ratio", "actors", "chunk_steps"),
-    [(0.1, 1, 1), (0.25, 4, 1), (1.0, 2, 3), (4.0, 2, 1), (4.0, 1, 5)],
+    [
+        (0.1, 1, 1),
+        (0.25, 4, 1),
+        pytest.param(1.0, 2, 3, marks=pytest.mark.slow),
+        pytest.param(4.0, 2, 1, marks=pytest.mark.slow),
+        (4.0, 1, 5),
+    ],
 )
 def test_the_ratio_is_held_at_every_row_and_exact_at_the_end(tmp_path, ratio, actors, chunk_steps):
     config = small(
