@@ -57,7 +57,7 @@ HALF_CHEETAH = {
 }
 # Spinning Up's learning rate for SAC.
 HALF_CHEETAH_SAC = HALF_CHEETAH | {"agent.learning_rate": 1e-3}
-# The settings of Fujimoto et al. 2018, Table 3, which learn faster than TD3Config's newer ones.
+# The settings of Fujimoto et al. 2018, Table 3.
 HALF_CHEETAH_TD3 = HALF_CHEETAH | {
     "learner.batch_size": 100,
     "agent.learning_rate": 1e-3,
