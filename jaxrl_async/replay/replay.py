@@ -1,5 +1,6 @@
 """The replay: a store of experience and a sampler that draws from it, behind one lock."""
 
+import copy
 import threading
 from collections.abc import Mapping
 from typing import Any, Protocol, final
@@ -78,7 +79,8 @@ class Replay:
         with self._lock:
             ring = self._store.ring
             ids = np.arange(ring.oldest, ring.total)
-            rows = self._store.take(ids[self._store.may_draw(ids)], self._rng)
+            unmoved = copy.deepcopy(self._rng)  # looking changes no later draw
+            rows = self._store.take(ids[self._store.may_draw(ids)], unmoved)
         return self._store.layout.unpack(rows)
 
     # ---- drawing ----------------------------------------------------------------------------

@@ -120,6 +120,19 @@ def test_in_threads_every_kind_ends_exactly_and_goes_on(tmp_path, kind):
     assert second.parts.limiter.env_steps == 400
 
 
+def test_looking_at_what_is_kept_changes_no_later_draw(tmp_path):
+    drawn = []
+    for name in ("looked at", "left alone"):
+        config, parts = config_of("hindsight", tmp_path / name, evaluation__period=0)
+        replay = run(config, parts)[0].parts.replay
+        if name == "looked at":
+            replay.contents()
+        drawn.append(replay.sample(2, 8))
+
+    np.testing.assert_array_equal(drawn[0].ids, drawn[1].ids)
+    np.testing.assert_array_equal(drawn[0].rows["float32"], drawn[1].rows["float32"])
+
+
 def test_priorities_come_back_and_say_how_old_they_are(tmp_path):
     config, parts = config_of("prioritized", tmp_path / "run", lockstep=False)
 
