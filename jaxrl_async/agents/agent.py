@@ -89,22 +89,35 @@ def descend(
     """One optimizer step on ``loss_fn(params) -> (loss, aux)``.
 
     Where the loss or the gradients' global norm is not finite, parameters and optimizer state stay
-    as they were and ``skipped`` counts. The selection is made here, leaf by leaf, because here it
-    fuses with the optimizer's arithmetic; over the whole agent state it would be a pass of its own.
+    as they were and ``skipped`` counts.
 
     Returns:
       The new ``Trainable``, the loss [] and ``aux``.
     """
     (loss, aux), gradients = jax.value_and_grad(loss_fn, has_aux=True)(trainable.params)
     finite = jnp.isfinite(loss) & jnp.isfinite(optax.tree.norm(gradients))
-    updates, opt_state = optimizer.update(gradients, trainable.opt_state, trainable.params)
-    params = optax.apply_updates(trainable.params, updates)
-    params, opt_state = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old),
-        (params, opt_state),
-        (trainable.params, trainable.opt_state),
-    )
+
+    def apply(params: Params, opt_state: optax.OptState) -> tuple[Params, optax.OptState]:
+        updates, opt_state = optimizer.update(gradients, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    params, opt_state = apply_if(finite, apply, (trainable.params, trainable.opt_state))
     return Trainable(params, opt_state, trainable.skipped + ~finite), loss, aux
+
+
+def apply_if(finite: jax.Array, apply: Callable[..., Any], kept: tuple[Any, ...]) -> Any:
+    """``apply(*kept)``, or ``kept`` where ``finite`` [] is false.
+
+    On a CPU a branch is cheapest: it works in place, where for a selection XLA copies Adam's
+    moments in each round of the scan. An accelerator would ask the host which branch to take.
+    """
+    return jax.lax.platform_dependent(
+        *kept,
+        cpu=lambda *kept: jax.lax.cond(finite, apply, lambda *kept: kept, *kept),
+        default=lambda *kept: jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), apply(*kept), kept
+        ),
+    )
 
 
 def optimizer(learning_rate: float, clip_norm: float | None) -> optax.GradientTransformation:

@@ -36,7 +36,12 @@ class CriticEnsemble(nn.Module):
             Critic,
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=None,  # pyright: ignore[reportArgumentType]  # shared; flax says int
+            in_axes=0,
             axis_size=self.num_critics,
         )
-        return critics(self.hidden)(observation, action)
+        # To each critic a copy: of shared inputs XLA makes one product, whose layout the next layer
+        # cannot take, and so copies every activation.
+        inputs = jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (self.num_critics, *x.shape)), (observation, action)
+        )
+        return critics(self.hidden)(*inputs)
