@@ -8,7 +8,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from jaxrl_async.replay.sum_tree import Tree
+from jaxrl_async.replay.sum_tree import Extreme, Tree
 from jaxrl_async.replay.transitions import Store
 
 EPSILON = 1e-6
@@ -47,15 +47,17 @@ class Prioritized:
         """
         self._capacity, self._exponent, self._importance = capacity, exponent, importance
         self._sums = Tree(capacity)
-        self._largest = Tree(capacity, np.maximum)
-        self._smallest = Tree(capacity, np.minimum, np.inf) if norm == "buffer" else None
+        self._largest = Extreme(lambda mass: mass)
+        self._smallest = Extreme(reversed_mass) if norm == "buffer" else None
         self.batches = 0
         """Drawn so far."""
 
     def added(self, first: int, stop: int, drawable: np.ndarray) -> None:
         """New items get the largest priority; rows that are none, nothing."""
-        self._set(np.arange(first, stop), 0.0)
-        self._set(drawable, self._largest.total or 1.0)
+        written = np.arange(first, stop)
+        if self._sums[written % self._capacity].any():  # what is overwritten counts no more
+            self._set(written, 0.0)
+        self._set(drawable, self._largest.of(self._sums.values) or 1.0)
 
     def restart(self) -> None:
         """No items any more."""
@@ -74,7 +76,11 @@ class Prioritized:
         mass = self._sums[ids % self._capacity]
         beta = [self._importance(self.batches + k) for k in range(batches)]
         self.batches += batches
-        least = mass.min(axis=1, initial=np.inf) if self._smallest is None else self._smallest.total
+        least = (
+            mass.min(axis=1, initial=np.inf)
+            if self._smallest is None
+            else -self._smallest.of(self._sums.values)
+        )
         weight = (np.broadcast_to(least, batches)[:, None] / mass) ** np.array(beta)[:, None]
         return ids, weight.astype(np.float32)
 
@@ -94,10 +100,12 @@ class Prioritized:
 
     def _set(self, ids: np.ndarray, mass: np.ndarray | float) -> None:
         slots = ids % self._capacity
+        old = self._sums[slots]
         self._sums.set(slots, mass)
-        self._largest.set(slots, mass)
+        new = self._sums[slots]
+        self._largest.changed(slots, old, new)
         if self._smallest is not None:
-            self._smallest.set(slots, np.where(np.equal(mass, 0.0), np.inf, mass))
+            self._smallest.changed(slots, old, new)
 
     def state(self) -> dict[str, Any]:
         """The mass of every slot, and the batches drawn."""
@@ -109,15 +117,15 @@ class Prioritized:
         self._set(np.arange(self._capacity), state["mass"])
 
     def check_valid(self) -> None:
-        """Raises AssertionError where the trees contradict themselves or each other."""
-        slots = np.arange(self._capacity)
-        for tree in (self._sums, self._largest, self._smallest):
-            if tree is not None:
-                tree.check_valid()
-        mass = self._sums[slots]
+        """Raises AssertionError where the tree or an extreme isn't what the masses make."""
+        self._sums.check_valid()
+        mass = self._sums.values
         assert np.all(np.isfinite(mass) & (mass >= 0))
-        np.testing.assert_array_equal(self._largest[slots], mass)
+        assert self._largest.of(mass) == mass.max()
         if self._smallest is not None:
-            np.testing.assert_array_equal(
-                self._smallest[slots], np.where(mass == 0.0, np.inf, mass)
-            )
+            assert -self._smallest.of(mass) == mass[mass > 0].min(initial=np.inf)
+
+
+def reversed_mass(mass: np.ndarray) -> np.ndarray:
+    """Large where the mass is small; empty slots last."""
+    return np.where(mass > 0.0, -mass, -np.inf)

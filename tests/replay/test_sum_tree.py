@@ -1,4 +1,4 @@
-"""The tree over slots: against a plain array, at the edges of its levels, and in bad numbers."""
+"""The tree and the extreme over slots: against plain arrays, at the edges, and in bad numbers."""
 
 import math
 
@@ -14,17 +14,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from jaxrl_async.replay.sum_tree import Tree
+from jaxrl_async.replay.sum_tree import Extreme, Tree
 
-# 1 node, one node less than full, full, one more; the largest of one level, the smallest of two,
-# and one of three: 40,000 slots, 1,250 nodes, 40 nodes.
-CAPACITIES = [1, 31, 32, 33, 1024, 1025, 40_000]
-EMPTY = {np.add: 0.0, np.maximum: 0.0, np.minimum: np.inf}
+# One slot; the largest of one level, the smallest of two, with one slot too many; the largest of
+# two, the smallest of three; and one of seven: 40,000 slots under 625 nodes.
+CAPACITIES = [1, 2, 1023, 1024, 1025, 2048, 2049, 40_000]
 QUIET = {"derandomize": True, "deadline": None, "database": None}
 
 
-def tree_of(values, combine=np.add):
-    tree = Tree(len(values), combine, EMPTY[combine])
+def tree_of(values):
+    tree = Tree(len(values))
     tree.set(np.arange(len(values)), np.asarray(values, np.float64))
     return tree
 
@@ -37,15 +36,14 @@ def first_beyond(values, masses):
 class AgainstAnArray(RuleBasedStateMachine):
     """Whole numbers from 0 to 9, many of them 0, so that sums are exact and slots are empty."""
 
-    @initialize(capacity=st.sampled_from(CAPACITIES), combine=st.sampled_from(list(EMPTY)))
-    def start(self, capacity, combine):
-        self.combine, self.values = combine, np.full(capacity, EMPTY[combine])
-        self.tree = Tree(capacity, combine, EMPTY[combine])
+    @initialize(capacity=st.sampled_from(CAPACITIES))
+    def start(self, capacity):
+        self.tree, self.values = Tree(capacity), np.zeros(capacity)
 
     def slots(self, data, most=40):
         """Near the seams of nodes as often as anywhere."""
         last = len(self.values) - 1
-        near = [slot for slot in (0, 1, 31, 32, 33, 1023, 1024, 32_768) if slot <= last]
+        near = [slot for slot in (0, 1, 2, 3, 63, 64, 1023, 1024, 32_768) if slot <= last]
         slot = st.integers(0, last) | st.sampled_from([*near, last])
         return np.array(data.draw(st.lists(slot, max_size=most)), np.int64)
 
@@ -72,7 +70,7 @@ class AgainstAnArray(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 2**32 - 1))
     def find(self, seed):
         total = float(self.values.sum())
-        if self.combine is not np.add or not total:
+        if not total:
             return
         rng = np.random.default_rng(seed)
         masses = np.append(rng.integers(0, int(total), 20), [0.0, total - 1, total - 0.5])
@@ -86,7 +84,7 @@ class AgainstAnArray(RuleBasedStateMachine):
     @invariant()
     def agree(self):
         np.testing.assert_array_equal(self.tree[np.arange(len(self.values))], self.values)
-        assert self.tree.total == self.combine.reduce(self.values)
+        assert self.tree.total == self.values.sum()
         self.tree.check_valid()
 
 
@@ -96,13 +94,12 @@ def test_any_script_leaves_the_tree_as_a_plain_array_says():
     )
 
 
-@pytest.mark.parametrize("combine", EMPTY)
 @pytest.mark.parametrize("capacity", CAPACITIES)
-def test_a_new_tree_holds_nothing_but_the_neutral_value(capacity, combine):
-    tree = Tree(capacity, combine, EMPTY[combine])
+def test_a_new_tree_holds_zeros(capacity):
+    tree = Tree(capacity)
 
-    assert tree.total == EMPTY[combine]
-    np.testing.assert_array_equal(tree[np.arange(capacity)], EMPTY[combine])
+    assert tree.total == 0.0
+    np.testing.assert_array_equal(tree[np.arange(capacity)], 0.0)
     tree.check_valid()
 
 
@@ -137,14 +134,13 @@ def test_mass_zero_finds_the_first_slot_that_is_not_empty(capacity):
 
 
 def test_of_a_slot_that_is_set_twice_the_last_value_stays():
-    for combine, total in ((np.add, 13.0), (np.maximum, 8.0), (np.minimum, 5.0)):
-        tree = Tree(2000, combine, EMPTY[combine])
+    tree = Tree(2000)
 
-        tree.set(np.array([7, 1999, 7, 7, 1999]), np.array([1.0, 2.0, 9.0, 5.0, 8.0]))
+    tree.set(np.array([7, 1999, 7, 7, 1999]), np.array([1.0, 2.0, 9.0, 5.0, 8.0]))
 
-        np.testing.assert_array_equal(tree[np.array([7, 1999])], [5.0, 8.0])
-        assert tree.total == total
-        tree.check_valid()
+    np.testing.assert_array_equal(tree[np.array([7, 1999])], [5.0, 8.0])
+    assert tree.total == 13.0
+    tree.check_valid()
 
 
 def test_what_was_read_is_a_copy():
@@ -210,13 +206,76 @@ def test_real_values_are_found_where_their_running_sum_passes_up_to_rounding():
     assert np.count_nonzero(found != first_beyond(values, masses)) <= 1
 
 
-@pytest.mark.parametrize(("capacity", "level"), [(40_000, 1), (40_000, 2), (1025, 1)])
-@pytest.mark.parametrize("combine", EMPTY)
-def test_a_node_that_is_not_what_its_children_make_is_noticed(combine, capacity, level):
-    tree = tree_of(np.arange(1.0, capacity + 1), combine)
+@pytest.mark.parametrize(("capacity", "level"), [(40_000, 1), (40_000, 6), (1025, 1)])
+def test_a_node_that_is_not_what_its_children_make_is_noticed(capacity, level):
+    tree = tree_of(np.arange(1.0, capacity + 1))
     tree.check_valid()
 
     tree._levels[level][3] += 1.0
 
     with pytest.raises(AssertionError):
         tree.check_valid()
+
+
+class Watched:
+    """Values and their extreme, which is told of each change."""
+
+    def __init__(self, count, key):
+        self.values, self.key, self.extreme = np.zeros(count), key, Extreme(self.look)
+        self.looks = 0  # through all values
+
+    def look(self, values):
+        self.looks += len(values) == len(self.values)
+        return self.key(values)
+
+    def set(self, slots, new):
+        old = self.values[slots]
+        self.values[slots] = new
+        self.extreme.changed(np.asarray(slots), old, self.values[slots])
+
+    @property
+    def largest(self):
+        return self.extreme.of(self.values)
+
+
+class AgainstAllValues(RuleBasedStateMachine):
+    """Few different values, so that many slots share the extreme, and slots that come twice."""
+
+    @initialize(key=st.sampled_from([np.positive, np.negative]))
+    def start(self, key):
+        self.watched = Watched(7, key)
+
+    @rule(
+        changes=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), max_size=12),
+        asks=st.booleans(),
+    )
+    def change(self, changes, asks):
+        slots = np.array([slot for slot, _ in changes], np.int64)
+        self.watched.set(slots, np.array([value for _, value in changes], np.float64))
+        if asks:  # else the next change comes upon an extreme that nobody looked for
+            assert self.watched.largest == self.watched.key(self.watched.values).max()
+
+    def teardown(self):
+        if hasattr(self, "watched"):
+            assert self.watched.largest == self.watched.key(self.watched.values).max()
+
+
+def test_any_script_leaves_the_extreme_of_all_values():
+    run_state_machine_as_test(
+        AgainstAllValues, settings=settings(**QUIET, max_examples=200, stateful_step_count=20)
+    )
+
+
+def test_all_values_are_looked_through_only_when_the_last_extreme_one_is_gone():
+    watched = Watched(100, np.positive)
+    assert (watched.largest, watched.looks) == (0.0, 1)
+    watched.set([3, 4, 50], 9.0)
+    assert (watched.largest, watched.looks) == (9.0, 1)
+
+    watched.set([3, 50], 1.0)
+    watched.set([5], 2.0)
+    assert (watched.largest, watched.looks) == (9.0, 1)
+
+    watched.set([4], 1.0)
+    assert (watched.largest, watched.looks) == (2.0, 2)
+    assert (watched.largest, watched.looks) == (2.0, 2)
