@@ -43,7 +43,7 @@ class ReplayConfig:
     importance_norm: Literal["batch", "buffer"] = "batch"
     """What the largest weight, which is made 1, is looked for in: one update's batch, or all."""
     path: str | None = None
-    """Directory whose files hold the transitions, where memory is too small; None: in memory."""
+    """Directory on whose disk the transitions lie, where memory is too small; None: in memory."""
     frame_stack: int | None = None
     """Frames in an observation of stacked uint8 pixels, each kept once; None: kept whole."""
     hindsight: Literal["future", "final", "episode"] | None = None

@@ -13,7 +13,7 @@ from jaxrl_async.replay.nstep import windows_of
 from jaxrl_async.replay.replay import Replay
 from jaxrl_async.replay.transitions import TransitionStore
 from jaxrl_async.replay.uniform import Uniform
-from jaxrl_async.types import Column, Layout, Transition
+from jaxrl_async.types import Column, EnvSpec, Layout, Transition
 
 MINARI = "minari:"
 """What the name of a Minari dataset begins with here; any other is a path."""
@@ -26,10 +26,13 @@ NAMES = {
     "next_observation": ("next_observations",),
 }
 """What the arrays of a file are called: by Gymnasium's words or by D4RL's."""
+TOLERANCE = 1e-4
+"""How far a recorded action may lie beyond its bounds, of half their distance: rounding."""
 
 
 def load(
     name: str,
+    spec: EnvSpec,
     layout: Layout,
     from_env: Callable[[np.ndarray], np.ndarray],
     *,
@@ -42,6 +45,7 @@ def load(
     Args:
       name: path of an npz file with one row per step in the order of time (see ``NAMES``), or
         ``minari:`` and the id of a local Minari dataset, which needs the extra ``minari``.
+      spec: of the env.
       layout: of the transitions.
       from_env: the env's actions [T, ...] as agents give them.
       n_step: steps per window.
@@ -66,11 +70,20 @@ def load(
     counts = {key: len(array) for key, array in steps.items()}
     if len(set(counts.values())) != 1 or not counts["reward"]:
         raise ConfigError(f"replay.dataset = {name!r}: has {counts} rows; use as many of each")
+    action = from_env(steps["action"])
+    for key in ("observation", "next_observation", "reward"):
+        refuse(name, NAMES[key][0], ~np.isfinite(steps[key]), "not finite")
+    is_inside = (
+        (action >= 0) & (action < spec.action_size)
+        if spec.discrete
+        else np.abs(action) <= 1 + TOLERANCE
+    )
+    refuse(name, NAMES["action"][0], ~is_inside, "outside the env's action space")
     window = windows_of(steps["reward"], steps["terminated"], steps["truncated"], n_step, discount)
     reward, factor, last = window
     transitions = Transition(
         observation=as_float32(steps["observation"]),
-        action=from_env(steps["action"]),
+        action=action,
         reward=reward,
         discount=factor,
         next_observation=as_float32(steps["next_observation"])[last],
@@ -81,6 +94,16 @@ def load(
     except ValueError as error:
         raise ConfigError(f"replay.dataset = {name!r}: {error}") from error
     return replay
+
+
+def refuse(name: str, array: str, is_wrong: np.ndarray, what: str) -> None:
+    """Raises ConfigError where any of ``is_wrong`` [T, ...] is true; names the first such step."""
+    if is_wrong.any():
+        rows = np.flatnonzero(is_wrong.reshape(len(is_wrong), -1).any(axis=1))
+        raise ConfigError(
+            f"replay.dataset = {name!r}: {array} are {what} at {len(rows)} steps, first at step"
+            f" {rows[0]}; mend them or leave these episodes out"
+        )
 
 
 def of_file(name: str) -> dict[str, np.ndarray]:

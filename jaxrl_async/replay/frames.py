@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.replay.steps import Steps
-from jaxrl_async.types import TERMINATED, Chunk, EnvSpec, Layout, Transition
+from jaxrl_async.replay.steps import StepStore
+from jaxrl_async.types import TERMINATED, Chunk, EnvSpec, Layout
 
 LEADING = 4
 """Kind of a row that holds a frame of an episode's first observation; a step's is how it ends."""
@@ -17,7 +17,7 @@ KIND = 0
 
 
 @final
-class FrameStore:
+class FrameStore(StepStore):
     """Transitions whose observation is the last S frames, each frame kept once.
 
     The row of a step holds its action, its reward, how it ended, and the one frame that is new in
@@ -60,8 +60,7 @@ class FrameStore:
             "int32": 2 if spec.discrete else 1,
             "float32": 1 if spec.discrete else 1 + spec.action_size,
         }
-        self._steps = Steps(capacity, self._widths, path)
-        self.ring, self._lanes = self._steps.ring, self._steps.lanes
+        super().__init__(capacity, self._widths, path)
 
     # ---- adding -----------------------------------------------------------------------------
 
@@ -120,16 +119,12 @@ class FrameStore:
         steps = np.minimum(self._n, self._lanes.stop_of(ids) - position)
         reward, discount = self._window(lane, position, steps)
         of_action = self.ring.take_one("int32" if self._discrete else "float32", ids)
-        action = of_action[:, 1] if self._discrete else of_action[:, 1:]
-        rows = self.layout.pack(
-            Transition(
-                self._observation(lane, position),
-                action,
-                reward,
-                discount,
-                self._observation(lane, position + steps),
-            )
-        )
+        scalars = np.stack([reward, discount], axis=1)
+        rows = {self._dtype: self._stacks(lane, position, steps)}
+        if self._discrete:
+            rows |= {"int32": of_action[:, 1:2], "float32": scalars}
+        else:
+            rows["float32"] = np.concatenate([of_action[:, 1:], scalars], axis=1)
         return {dtype: packed.reshape(*shape, packed.shape[-1]) for dtype, packed in rows.items()}
 
     def _window(
@@ -146,27 +141,17 @@ class FrameStore:
         discount = np.where(is_terminal, 0.0, self._gamma**steps)
         return reward.astype(np.float32), discount.astype(np.float32)
 
-    def _observation(self, lane: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """The stacks [k, *obs] of the S frames before these positions."""
-        ids = self._lanes.at(lane[:, None], position[:, None] + np.arange(-self._stack, 0))
-        frames = self.ring.take_one(self._dtype, ids)
-        return np.moveaxis(frames.reshape(*ids.shape, *self._frame), 1, 1 + self._axis)
+    def _stacks(self, lane: np.ndarray, position: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Packed observations and next ones [k, 2 S pixels]: the only leaves of their dtype.
 
-    def restart(self, first: int) -> None:
-        """See ``Store``."""
-        self._steps.restart(first)
-
-    def state(self) -> dict[str, Any]:
-        """See ``Store``."""
-        return self._steps.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See ``Store``."""
-        self._steps.restore(state)
-
-    def check_valid(self) -> None:
-        """See ``Store``."""
-        self._steps.check_valid()
+        One gather gives both where the stack is the first axis; it is most of what a draw costs.
+        """
+        starts = np.stack([position, position + steps], axis=1)
+        at = starts[:, :, None] + np.arange(-self._stack, 0)  # [k, 2, S]
+        frames = self.ring.take_one(self._dtype, self._lanes.at(lane[:, None, None], at))
+        if self._axis > 0:
+            frames = np.moveaxis(frames.reshape(*at.shape, *self._frame), 2, 2 + self._axis)
+        return frames.reshape(len(lane), 2 * self._stack * math.prod(self._frame))
 
 
 def stack_axis(spec: EnvSpec, stack: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.replay.steps import Steps
+from jaxrl_async.replay.steps import StepStore
 from jaxrl_async.types import Chunk, Column, EnvSpec, Layout
 
 Strategy = Literal["future", "final", "episode"]
@@ -17,7 +17,7 @@ GOALS = ("achieved_goal", "desired_goal")
 
 
 @final
-class HindsightStore:
+class HindsightStore(StepStore):
     """Transitions of which a share is given another goal, one that its episode reached.
 
     ``future``: what was achieved at a later step, or at this one; ``final``: at the last step,
@@ -69,8 +69,7 @@ class HindsightStore:
         )
         self._reward: Column = columns.reward
         self._discount: Column = columns.discount
-        self._steps = Steps(capacity, self.layout.widths, path)
-        self.ring, self._lanes = self._steps.ring, self._steps.lanes
+        super().__init__(capacity, self.layout.widths, path)
 
     def pack(self, chunk: Chunk) -> dict[str, np.ndarray]:
         """See ``Store``; windows of one step only."""
@@ -132,22 +131,6 @@ class HindsightStore:
             ]
             discount = np.where(is_over, 0.0, self._gamma)
             rows["float32"][chosen, self._discount.columns] = discount[:, None]
-
-    def restart(self, first: int) -> None:
-        """See ``Store``."""
-        self._steps.restart(first)
-
-    def state(self) -> dict[str, Any]:
-        """See ``Store``."""
-        return self._steps.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See ``Store``."""
-        self._steps.restore(state)
-
-    def check_valid(self) -> None:
-        """See ``Store``."""
-        self._steps.check_valid()
 
 
 def is_dict(observation: Any) -> bool:

@@ -1,10 +1,15 @@
 """The packed ring: one contiguous row per transition and dtype, oldest overwritten first."""
 
+import math
+import os
 import pathlib
+import tempfile
 from collections.abc import Mapping
 from typing import final
 
 import numpy as np
+
+from jaxrl_async.checks import ConfigError
 
 
 @final
@@ -22,8 +27,11 @@ class Ring:
         Args:
           capacity: rows kept.
           widths: dtype -> columns.
-          path: directory whose files hold the rows, through the system's page cache, so that a ring
-            may be larger than the memory; None: in memory.
+          path: directory on whose disk the rows lie, through the system's page cache, so that a
+            ring may be larger than the memory; None: in memory.
+
+        Raises:
+          ConfigError: the directory cannot be written to, or its disk has no room.
         """
         self.capacity = capacity
         self.total = 0  # rows ever added
@@ -84,8 +92,23 @@ class Ring:
 
 
 def allocate(shape: tuple[int, int], dtype: str, path: str | None) -> np.ndarray:
-    """Zeros, in memory or in a new file of the directory ``path``."""
+    """Zeros, in memory or in a file on the disk of the directory ``path``.
+
+    The file has no name: no other run can come upon it, and nothing of it outlives the process.
+
+    Raises:
+      ConfigError: the directory cannot be written to, or its disk has no room.
+    """
     if path is None:
         return np.zeros(shape, dtype)
-    pathlib.Path(path).mkdir(parents=True, exist_ok=True)
-    return np.lib.format.open_memmap(pathlib.Path(path) / f"{dtype}.npy", "w+", dtype, shape)
+    try:
+        pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            if hasattr(os, "posix_fallocate"):  # else a full disk ends the process in mid-run
+                os.posix_fallocate(file.fileno(), 0, math.prod(shape) * np.dtype(dtype).itemsize)
+            return np.memmap(file, dtype, "w+", shape=shape)
+    except OSError as error:
+        raise ConfigError(
+            f"replay.path = {path!r}: {error}; name a directory that can be written to, on a disk"
+            " with room for replay.capacity rows"
+        ) from error

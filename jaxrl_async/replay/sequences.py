@@ -1,17 +1,17 @@
 """Sequences of consecutive steps, for agents that remember."""
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.replay.steps import Steps
+from jaxrl_async.replay.steps import StepStore
 from jaxrl_async.types import Chunk, Layout
 
 
 @final
-class SequenceStore:
+class SequenceStore(StepStore):
     """Items of T consecutive steps of one lane and one episode: ``dtype -> [..., T, width]``.
 
     An episode of L steps has a sequence from every ``period``-th step on that is followed by T - 1
@@ -47,8 +47,7 @@ class SequenceStore:
                 " use 1 <= period <= length <= capacity"
             )
         self.layout, self._length, self._period = layout, length, period
-        self._steps = Steps(capacity, layout.widths, path)
-        self.ring, self._lanes = self._steps.ring, self._steps.lanes
+        super().__init__(capacity, layout.widths, path)
 
     def pack(self, chunk: Chunk) -> dict[str, np.ndarray]:
         """See ``Store``; windows of one step only."""
@@ -74,19 +73,3 @@ class SequenceStore:
         lane, position = self._lanes.lane_of(ids), self._lanes.position_of(ids)
         steps = position[..., None] + np.arange(self._length)
         return self._steps.take(self._lanes.at(lane[..., None], steps))
-
-    def restart(self, first: int) -> None:
-        """See ``Store``."""
-        self._steps.restart(first)
-
-    def state(self) -> dict[str, Any]:
-        """See ``Store``."""
-        return self._steps.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """See ``Store``."""
-        self._steps.restore(state)
-
-    def check_valid(self) -> None:
-        """See ``Store``."""
-        self._steps.check_valid()

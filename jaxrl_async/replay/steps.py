@@ -81,3 +81,27 @@ class Steps:
         """Raises AssertionError where rows contradict each other."""
         self.ring.check_valid()
         self.lanes.check_valid()
+
+
+class StepStore:
+    """What all stores of single steps have in common; see ``Store``."""
+
+    def __init__(self, capacity: int, widths: Mapping[str, int], path: str | None):
+        self._steps = Steps(capacity, widths, path)
+        self.ring, self._lanes = self._steps.ring, self._steps.lanes
+
+    def restart(self, first: int) -> None:
+        """See ``Store``."""
+        self._steps.restart(first)
+
+    def state(self) -> dict[str, Any]:
+        """See ``Store``."""
+        return self._steps.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See ``Store``."""
+        self._steps.restore(state)
+
+    def check_valid(self) -> None:
+        """See ``Store``."""
+        self._steps.check_valid()

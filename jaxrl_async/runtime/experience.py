@@ -70,6 +70,7 @@ def build_dataset(config: RunConfig, agent: Agent, bounds: ActionBounds) -> Repl
         return None
     return dataset.load(
         config.replay.dataset,
+        agent.spec,
         layout_of(agent),
         bounds.from_env,
         n_step=config.replay.n_step,

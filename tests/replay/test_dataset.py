@@ -39,6 +39,7 @@ def recording(steps=6, **changes):
 def load(name, n_step=1, spec=SPEC, from_env=lambda action: action.astype(np.int32), seed=0):
     return dataset.load(
         str(name),
+        spec,
         Layout(spec),
         from_env,
         n_step=n_step,
@@ -198,6 +199,42 @@ def test_columns_where_rows_of_numbers_belong_are_refused(tmp_path, name):
     np.savez(tmp_path / "a.npz", **recording(**{name: recording()[name][:, None]}))
 
     refusal(tmp_path / "a.npz", n_step=3)
+
+
+@pytest.mark.parametrize("name", ["observations", "rewards", "next_observations"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_with_its_first_step(tmp_path, name, value):
+    array = recording()[name]
+    array[[2, 4]] = value
+    np.savez(tmp_path / "a.npz", **recording(**{name: array}))
+
+    message = refusal(tmp_path / "a.npz")
+
+    assert f"{name} are not finite at 2 steps, first at step 2; mend" in message
+
+
+@pytest.mark.parametrize("action", [-1, 3])
+def test_a_discrete_action_that_the_env_lacks_is_refused(tmp_path, action):
+    np.savez(tmp_path / "a.npz", **recording(actions=np.array([0, 1, 2, action, 0, 1])))
+
+    message = refusal(tmp_path / "a.npz")
+
+    assert "actions are outside the env's action space at 1 steps, first at step 3;" in message
+
+
+@pytest.mark.parametrize(("action", "is_taken"), [(4.0001, True), (4.01, False), (np.nan, False)])
+def test_a_continuous_action_beyond_its_bounds_by_more_than_rounding_is_refused(
+    tmp_path, action, is_taken
+):
+    box = gym.spaces.Box(0.0, 4.0, (1,), np.float32)
+    spec, bounds = describe(gym.spaces.Box(-9.0, 9.0, (2,), np.float32), box)
+    np.savez(tmp_path / "a.npz", **recording(3, actions=np.array([[0.0], [action], [4.0]])))
+
+    if is_taken:
+        assert len(load(tmp_path / "a.npz", spec=spec, from_env=bounds.from_env)) == 3
+    else:
+        message = refusal(tmp_path / "a.npz", spec=spec, from_env=bounds.from_env)
+        assert "first at step 1" in message
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.replay.replay import Replay
 from jaxrl_async.replay.ring import Ring
 from jaxrl_async.replay.transitions import TransitionStore
@@ -56,30 +57,43 @@ def test_a_ring_in_files_holds_what_a_ring_in_memory_does(tmp_path, capacity, se
     assert mapped.row_bytes == plain.row_bytes == 3 * 4 + 5 + 4
 
 
-def test_the_rows_lie_in_one_file_per_dtype(tmp_path):
-    # The directory is made, with those above it.
-    path, rng = tmp_path / "not" / "yet", np.random.default_rng(0)
+def test_the_directory_is_made_and_no_file_in_it_has_a_name(tmp_path):
+    path = tmp_path / "not" / "yet"
     ring = Ring(10, WIDTHS, str(path))
-    rows = random_rows(rng, 10)
+    ring.add(random_rows(np.random.default_rng(0), 10))
 
-    ring.add(rows)
-
-    assert sorted(file.name for file in path.iterdir()) == ["float32.npy", "int32.npy", "uint8.npy"]
-    assert bits({dtype: np.load(path / f"{dtype}.npy", mmap_mode="r") for dtype in WIDTHS}) == bits(
-        rows
-    )
+    assert path.is_dir() and not list(path.iterdir())
+    assert all(isinstance(kept, np.memmap) for kept in ring._rows.values())
 
 
-def test_a_new_ring_takes_nothing_over_from_files_that_lie_there(tmp_path):
-    rows = random_rows(np.random.default_rng(0), 10)
-    Ring(10, WIDTHS, str(tmp_path)).add(rows)
+def test_rings_in_one_directory_know_nothing_of_each_other(tmp_path):
+    rng = np.random.default_rng(0)
+    one, other = Ring(10, WIDTHS, str(tmp_path)), Ring(4, WIDTHS, str(tmp_path))
+    first, second = random_rows(rng, 10), random_rows(rng, 3)
 
-    ring = Ring(4, {"float32": 2}, str(tmp_path))
+    one.add(first)
+    assert len(other) == 0 and not any(kept.any() for kept in other._rows.values())
+    other.add(second)
 
-    assert len(ring) == 0
-    ring.add({"float32": np.ones((1, 2), np.float32)})
-    np.testing.assert_array_equal(ring.take(np.arange(4))["float32"][1:], 0.0)
-    assert np.load(tmp_path / "float32.npy", mmap_mode="r").shape == (4, 2)
+    assert bits(one.take(np.arange(10))) == bits(first)
+    assert bits(other.take(np.arange(3))) == bits(second)
+
+
+def test_a_disk_without_room_is_found_at_the_start(tmp_path):
+    # 2^62 bytes are more than any file system takes in one file.
+    with pytest.raises(ConfigError, match=r"^replay\.path = .*; name a directory that") as caught:
+        Ring(2**60, {"float32": 1}, str(tmp_path))
+    assert repr(str(tmp_path)) in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("kept")
+
+    with pytest.raises(ConfigError, match=r"^replay\.path = "):
+        Ring(10, WIDTHS, str(tmp_path / "file"))
+
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_a_sample_of_rows_in_files_is_memory_of_its_own(tmp_path):
