@@ -15,17 +15,17 @@ import sys
 
 import tyro
 from machine import RESULTS, context
-from throughput import bare_rate, run_ours
+from throughput import Bare, run_ours
 
 SLEEP, ACTORS = 0.02, 4
 
 
 def main(rounds: int = 3, seconds: float = 40.0, peer: bool = False) -> None:
     """Measures in turns."""
-    ours, limits, theirs = [], [], []
+    bare, ours, limits, theirs = Bare("sac"), [], [], []
     changes = {"actor.num_actors": ACTORS, "learner.updates_per_call": 8}
     for _ in range(rounds):
-        limits.append(min(bare_rate("sac", 4.0)[0], ACTORS / SLEEP))
+        limits.append(min(bare.rate(5.0), ACTORS / SLEEP))
         ours.append(run_ours("sac", "HalfCheetah-v5", seconds, changes, SLEEP)[0])
         if peer:
             script = str(pathlib.Path(__file__).with_name("peers.py"))
