@@ -24,7 +24,7 @@ import tyro
 from machine import RESULTS, context
 
 from jaxrl_async.agents import preset
-from jaxrl_async.config import replace
+from jaxrl_async.overrides import replace
 from jaxrl_async.runtime.learner import Learner, make_mesh
 from jaxrl_async.types import ArraySpec, EnvSpec, Layout
 

@@ -9,8 +9,9 @@ import gymnasium as gym
 
 from jaxrl_async import agents
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.config import EvaluationConfig, RunConfig, replace
+from jaxrl_async.config import EvaluationConfig, RunConfig
 from jaxrl_async.envs import make
+from jaxrl_async.overrides import replace
 from jaxrl_async.recorders import Recorder
 from jaxrl_async.runtime.acting import make_act
 from jaxrl_async.runtime.evaluator import Evaluation

@@ -6,14 +6,11 @@ agent (``jaxrl_async/agents``); ``RunConfig.agent`` is any frozen dataclass.
 """
 
 import dataclasses
-import difflib
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from jaxrl_async.checks import (
-    ConfigError,
     at_least,
     finite,
     fraction,
@@ -90,6 +87,8 @@ class ActorConfig:
     """Lane i of N explores with explore ** (1 + ladder i / (N - 1)); 7 is Ape-X's; 0: all alike."""
     random_steps: int = 1_000
     """Env steps of uniformly random actions at the start, shared out over the actors."""
+    double_buffer: bool = False
+    """Step one half of an actor's envs while actions for the other half are computed."""
     max_policy_lag: int | None = None
     """Updates; an actor whose policy is behind by more waits for a newer one. None: no bound."""
     device: str = "cpu"
@@ -100,8 +99,20 @@ class ActorConfig:
         whole(self, 0, "random_steps")
         at_least(self, 0, "ladder")
         of_type(self, str, "use the name of a JAX platform such as 'cpu'", "device")
+        of_type(self, bool, "use True or False", "double_buffer")
+        require(
+            self.envs_per_actor % self.groups == 0,
+            "ActorConfig.envs_per_actor",
+            self.envs_per_actor,
+            "use an even number with double_buffer",
+        )
         if self.max_policy_lag is not None:
             whole(self, 1, "max_policy_lag")
+
+    @property
+    def groups(self) -> int:
+        """Groups of an actor's envs that are stepped in turn."""
+        return 2 if self.double_buffer else 1
 
 
 @dataclass(frozen=True)
@@ -250,47 +261,3 @@ class RunConfig(Generic[Agent]):
         whole(self, 0, "seed")
         whole(self, 1, "env_steps", "record_period")
         parts_fit(self)
-
-
-def to_json(config: Any) -> Any:
-    """A config as JSON values; floats that JSON does not know are refused by ``json.dumps``."""
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {f.name: to_json(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    if isinstance(config, Mapping):
-        return {str(key): to_json(value) for key, value in config.items()}
-    if isinstance(config, tuple | list):
-        return [to_json(value) for value in config]
-    return config
-
-
-def replace(config: Any, *layers: Mapping[str, Any], prefix: str = "") -> Any:
-    """A copy of a config dataclass with the changes of each layer, later ones winning.
-
-    Args:
-      config: a frozen dataclass, perhaps with others as its parts.
-      layers: field names to values; a part's fields as a nested mapping or by dotted names.
-      prefix: where ``config`` itself lies, for messages.
-
-    Raises:
-      ConfigError: there is no such field, or the result is refused by its own checks.
-    """
-    valid = [f.name for f in dataclasses.fields(config)]
-    values: dict[str, Any] = {}
-    parts: dict[str, list[Mapping[str, Any]]] = {}
-    for dotted, value in itertools.chain.from_iterable(layer.items() for layer in layers):
-        name, _, rest = dotted.partition(".")
-        is_part = name in valid and dataclasses.is_dataclass(getattr(config, name))
-        if name not in valid or (rest and not is_part):
-            near = difflib.get_close_matches(name, valid, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            has = f"{prefix.rstrip('.') or 'RunConfig'} has {', '.join(valid)}"
-            raise ConfigError(f"{prefix}{dotted} = {value!r}: no such field; {hint}{has}")
-        if rest or (is_part and isinstance(value, Mapping)):
-            parts.setdefault(name, []).append({rest: value} if rest else value)
-        else:  # lists, as JSON has them, become the tuples of a hashable config
-            parts.pop(name, None)
-            values[name] = tuple(value) if isinstance(value, list) else value
-    for name, changes in parts.items():
-        part = values.get(name, getattr(config, name))
-        values[name] = replace(part, *changes, prefix=f"{prefix}{name}.")
-    return dataclasses.replace(config, **values)

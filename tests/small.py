@@ -7,7 +7,8 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_async.agents import run_config
-from jaxrl_async.config import RunConfig, replace
+from jaxrl_async.config import RunConfig
+from jaxrl_async.overrides import replace
 
 SMALL = {
     "lockstep": True,

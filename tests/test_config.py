@@ -15,16 +15,15 @@ from jaxrl_async.agents import AGENTS, run_config
 from jaxrl_async.agents.dqn import DQNConfig
 from jaxrl_async.agents.sac import SACConfig
 from jaxrl_async.agents.td3 import TD3Config
+from jaxrl_async.checks import ConfigError
 from jaxrl_async.config import (
     ActorConfig,
-    ConfigError,
     EvaluationConfig,
     LearnerConfig,
     ReplayConfig,
     RunConfig,
-    replace,
-    to_json,
 )
+from jaxrl_async.overrides import replace, to_json
 from jaxrl_async.runtime.directory import RunDirectory
 
 NAN, INF = math.nan, math.inf

@@ -18,7 +18,7 @@ ROOT = PACKAGE.name
 
 FLOORS = {
     "checks": -1,  # the ground that configs stand on
-    **dict.fromkeys(("types", "config", "seeding"), 0),
+    **dict.fromkeys(("types", "config", "overrides", "seeding"), 0),
     **dict.fromkeys(("ops", "nets", "replay", "envs", "recorders"), 1),
     "agents": 2,
     "runtime": 3,
@@ -28,7 +28,10 @@ FLOORS = {
 }
 SIDEWAYS = {("nets", "ops.distributions")}
 DOORS = ("api", "plotting", "cli")  # loose files, but one room: the notebook's and the shell's
-WITHOUT_JAX = ("checks", "types", "config", "seeding", "replay", "envs", "recorders", "__init__")
+WITHOUT_JAX = (
+    *("checks", "types", "config", "overrides", "seeding"),
+    *("replay", "envs", "recorders", "__init__"),
+)
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "jsonpickle", "marshal", "shelve")
 NO_HOME = ("utils", "util", "common", "helpers", "helper", "misc")
 

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxrl_async import config
+from jaxrl_async import overrides
 from jaxrl_async.agents.agent import Agent
 from jaxrl_async.agents.dqn import DQN, DQNConfig
 from jaxrl_async.agents.sac import SAC, SACConfig
@@ -138,4 +138,4 @@ def run_config(name: str, env: str, changes: Mapping[str, Any] | None = None) ->
     chosen = preset(name)
     tuned = chosen.tasks.get(env, {})
     start = RunConfig(env=env, agent=chosen.config, agent_name=name)
-    return config.replace(start, chosen.run, tuned, changes or {})
+    return overrides.replace(start, chosen.run, tuned, changes or {})

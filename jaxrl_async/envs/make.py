@@ -9,8 +9,8 @@ import gymnasium as gym
 
 from jaxrl_async.checks import ConfigError
 
-EnvFactory: TypeAlias = Callable[[], gym.Env]
-"""Makes one unseeded env; seeds come by ``reset``."""
+EnvFactory: TypeAlias = Callable[[], Any]
+"""Makes one unseeded env, or a vector env for all lanes of an actor; seeds come by ``reset``."""
 
 
 def factory(
@@ -32,6 +32,11 @@ def factory(
     if options:
         raise ConfigError(
             f"env_options = {dict(options)}: go with an env id; put them in the factory"
+        )
+    if isinstance(env, gym.vector.VectorEnv):
+        raise ConfigError(
+            f"env = {type(env).__name__} object: each actor needs one of its own; pass a function"
+            " that makes one"
         )
     if isinstance(env, gym.Env):
         spec = env.spec

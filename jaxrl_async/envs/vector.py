@@ -22,6 +22,9 @@ class SerialVectorEnv(gym.vector.VectorEnv):
     ``SyncVectorEnv`` it keeps of ``info`` only ``is_success`` and copies each observation once.
     """
 
+    steps_by_mask = True
+    """``step`` may leave lanes out."""
+
     def __init__(self, make_env: Callable[[], gym.Env], num_envs: int):
         with contextlib.ExitStack() as made:
             self.envs = []

@@ -56,23 +56,13 @@ def load(
       ConfigError: there is no such dataset, or it doesn't hold what the env declares.
     """
     steps = of_minari(name.removeprefix(MINARI)) if name.startswith(MINARI) else of_file(name)
-    for key in ("reward", "terminated", "truncated"):
-        if steps[key].ndim != 1 or steps[key].dtype.kind not in "biuf":
-            raise ConfigError(
-                f"replay.dataset = {name!r}: {NAMES[key][0]} are {steps[key].dtype}"
-                f"{list(steps[key].shape)}; use one number per step"
-            )
     if not isinstance(layout.columns().observation, Column):
         raise ConfigError(
             f"replay.dataset = {name!r}: the env's observations have names; use an env with one"
             " array of them, e.g. through gymnasium.wrappers.FlattenObservation"
         )
-    counts = {key: len(array) for key, array in steps.items()}
-    if len(set(counts.values())) != 1 or not counts["reward"]:
-        raise ConfigError(f"replay.dataset = {name!r}: has {counts} rows; use as many of each")
+    check_steps(name, steps)
     action = from_env(steps["action"])
-    for key in ("observation", "next_observation", "reward"):
-        refuse(name, NAMES[key][0], ~np.isfinite(steps[key]), "not finite")
     is_inside = (
         (action >= 0) & (action < spec.action_size)
         if spec.discrete
@@ -94,6 +84,21 @@ def load(
     except ValueError as error:
         raise ConfigError(f"replay.dataset = {name!r}: {error}") from error
     return replay
+
+
+def check_steps(name: str, steps: Mapping[str, np.ndarray]) -> None:
+    """Raises ConfigError unless the arrays are one row per step, and finite."""
+    for key in ("reward", "terminated", "truncated"):
+        if steps[key].ndim != 1 or steps[key].dtype.kind not in "biuf":
+            raise ConfigError(
+                f"replay.dataset = {name!r}: {NAMES[key][0]} are {steps[key].dtype}"
+                f"{list(steps[key].shape)}; use one number per step"
+            )
+    counts = {key: len(array) for key, array in steps.items()}
+    if len(set(counts.values())) != 1 or not counts["reward"]:
+        raise ConfigError(f"replay.dataset = {name!r}: has {counts} rows; use as many of each")
+    for key in ("observation", "next_observation", "reward"):
+        refuse(name, NAMES[key][0], ~np.isfinite(steps[key]), "not finite")
 
 
 def refuse(name: str, array: str, is_wrong: np.ndarray, what: str) -> None:

@@ -52,9 +52,13 @@ class NStepAccumulator:
         truncated: np.ndarray,
         next_observation: Any,
         extras: Any = (),
+        stepped: np.ndarray | None = None,
     ) -> Windows:
-        """Takes one step of every lane, [E, ...]; gives the windows [k, ...] that it finishes."""
-        lanes = np.arange(len(self._steps))
+        """Takes one step of every lane, [E, ...]; gives the windows [k, ...] that it finishes.
+
+        Lanes outside ``stepped`` [E] bool, which only began an episode, have no step.
+        """
+        lanes = np.arange(len(self._steps)) if stepped is None else np.flatnonzero(stepped)
         start = (observation, action, extras)
         if self._start is None:
             self._start = map_leaves(self._room, start)
@@ -65,17 +69,24 @@ class NStepAccumulator:
             reward = np.array(reward, np.float32)
             discount = np.where(terminated, 0.0, self._gamma).astype(np.float32)
             single = Transition(observation, action, reward, discount, self._newest, extras)
-            return Windows(single, lanes.astype(np.int32), end.astype(np.uint8))
+            windows = Windows(single, np.arange(len(end), dtype=np.int32), end.astype(np.uint8))
+            if len(lanes) == len(end):
+                return windows
+            return map_leaves(lambda leaf: leaf[lanes], windows)
 
-        slot = self._steps % self._n
-        map_leaves(lambda kept, new: kept.__setitem__((lanes, slot), new), self._start, start)
+        slot = self._steps[lanes] % self._n
+        map_leaves(
+            lambda kept, new: kept.__setitem__((lanes, slot), np.asarray(new)[lanes]),
+            self._start,
+            start,
+        )
         self._age[lanes, slot], self._reward[lanes, slot], self._factor[lanes, slot] = 0, 0.0, 1.0
         running = self._age > 0
         running[lanes, slot] = True
         self._reward += np.where(running, self._factor * reward[:, None], 0.0)
         self._factor *= np.where(running, self._gamma, 1.0)
         self._age += running
-        self._steps += 1
+        self._steps[lanes] += 1
 
         ended = terminated | truncated
         finished = self._take(running & ((self._age == self._n) | ended[:, None]), end, terminated)

@@ -1,7 +1,7 @@
 """The one compiled call that chooses actions: for actors, evaluation and saved policies alike."""
 
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeAlias, final
 
 import jax
 import numpy as np
@@ -35,13 +35,36 @@ def begin(carry: Carry, fresh: Carry, mask: np.ndarray) -> Carry:
     )
 
 
+def ladder(exponent: float, first: int, count: int, total: int) -> Callable[[float], np.ndarray]:
+    """Exploration per lane: explore ** (1 + exponent i / (N - 1)) for lane i of N.
+
+    Horgan et al. 2018 (Ape-X), section 4.1, https://arxiv.org/abs/1803.00933, where the exponent
+    is 7; finite also for N = 1.
+
+    Args:
+      exponent: how far the ladder reaches; 0: all lanes alike.
+      first: number of the actor's first lane among all lanes.
+      count: lanes of the actor.
+      total: lanes of all actors, N.
+
+    Returns:
+      A function from the run's exploration to that of each of the actor's lanes, [count] float32.
+    """
+    powers = 1.0 + exponent * np.arange(first, first + count) / max(1, total - 1)
+    return lambda explore: (explore**powers).astype(np.float32)
+
+
+Acted: TypeAlias = tuple[np.ndarray, Carry, Snapshot]
+"""Actions [E, ...] on the host, the new carry, and the snapshot that acted."""
+
+
 class ActingPolicy(Protocol):
     """What an actor asks for actions."""
 
-    def __call__(
+    def ask(
         self, carry: Carry, observation: Any, explore: Callable[[float], np.ndarray], step: int
-    ) -> tuple[np.ndarray, Carry, Snapshot]:
-        """Actions [E, ...] on the host, the new carry, and the snapshot that acted."""
+    ) -> Callable[[], Acted]:
+        """Begins to choose actions; the function that it returns waits for them."""
         ...
 
 
@@ -63,13 +86,13 @@ class LocalPolicy:
         self._act, self._source, self._key = act, source, key
         self._oldest = oldest or (lambda: 0)
 
-    def __call__(
+    def ask(
         self, carry: Carry, observation: Any, explore: Callable[[float], np.ndarray], step: int
-    ) -> tuple[np.ndarray, Carry, Snapshot]:
-        """Actions of the newest version; ``explore`` gives each lane its share."""
+    ) -> Callable[[], Acted]:
+        """Calls the newest version; ``explore`` gives each lane its share."""
         snapshot = self._source.latest(at_least=self._oldest())
         lanes = explore(snapshot.explore)
         actions, carry = self._act(
             snapshot.params, carry, observation, self._key, np.int32(step), lanes
         )
-        return np.asarray(actions), carry, snapshot
+        return lambda: (np.asarray(actions), carry, snapshot)

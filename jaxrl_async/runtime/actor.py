@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import gymnasium as gym
@@ -11,11 +11,13 @@ import numpy as np
 from jaxrl_async.agents.agent import Agent
 from jaxrl_async.config import RunConfig
 from jaxrl_async.envs.spaces import ActionBounds, as_declared
+from jaxrl_async.envs.stepper import Stepper
 from jaxrl_async.replay.nstep import NStepAccumulator
-from jaxrl_async.runtime.acting import ActingPolicy, begin
+from jaxrl_async.runtime.acting import Acted, ActingPolicy, begin, ladder
+from jaxrl_async.runtime.episodes import Episodes
 from jaxrl_async.runtime.params import Snapshot
 from jaxrl_async.seeding import Role, integer, sequence
-from jaxrl_async.types import Chunk, Episode, Transition, Windows, leaves, map_leaves
+from jaxrl_async.types import Chunk, Transition, Windows, leaves, map_leaves
 
 
 class ExperienceSink(Protocol):
@@ -24,25 +26,6 @@ class ExperienceSink(Protocol):
     def add(self, chunk: Chunk) -> None:
         """Takes a chunk, or makes the actor wait."""
         ...
-
-
-def ladder(exponent: float, first: int, count: int, total: int) -> Callable[[float], np.ndarray]:
-    """Exploration per lane: explore ** (1 + exponent i / (N - 1)) for lane i of N.
-
-    Horgan et al. 2018 (Ape-X), section 4.1, https://arxiv.org/abs/1803.00933, where the exponent
-    is 7; finite also for N = 1.
-
-    Args:
-      exponent: how far the ladder reaches; 0: all lanes alike.
-      first: number of the actor's first lane among all lanes.
-      count: lanes of the actor.
-      total: lanes of all actors, N.
-
-    Returns:
-      A function from the run's exploration to that of each of the actor's lanes, [count] float32.
-    """
-    powers = 1.0 + exponent * np.arange(first, first + count) / max(1, total - 1)
-    return lambda explore: (explore**powers).astype(np.float32)
 
 
 @final
@@ -55,14 +38,28 @@ class Actor:
         agent: Agent,
         *,
         index: int,
+        actors: int,
         env: gym.vector.VectorEnv,
         bounds: ActionBounds,
         policy: ActingPolicy,
         sink: ExperienceSink,
     ):
-        lanes, actors = config.actor.envs_per_actor, config.actor.num_actors
+        """Takes its parts.
+
+        Args:
+          config: of the run.
+          agent: that acts.
+          index: number of this actor among all.
+          actors: how many there are, each with as many envs as ``env`` has.
+          env: of any autoreset mode.
+          bounds: of its actions.
+          policy: asked for actions.
+          sink: where experience goes.
+        """
+        self.lanes = lanes = env.num_envs
         self._index, self._seed, self._chunk_steps = index, config.seed, config.actor.chunk_steps
-        self._env, self._spec, self._bounds, self._policy = env, agent.spec, bounds, policy
+        self._env, self._stepper = env, Stepper(env, self._next_seed)
+        self._spec, self._bounds, self._policy = agent.spec, bounds, policy
         self._sink, self._agent = sink, agent
         self._explore = ladder(config.actor.ladder, index * lanes, lanes, lanes * actors)
         share = config.actor.random_steps // actors + (index < config.actor.random_steps % actors)
@@ -72,89 +69,83 @@ class Actor:
         self._rng = np.random.Generator(np.random.PCG64(sequence(config.seed, Role.ACTOR, index)))
         self.steps = 0  # vector steps taken
         self._incarnation = 0  # rises where steps of an open episode were lost
-        self._episodes = np.zeros(lanes, np.int64)  # begun, per lane
-        self._return, self._length = np.zeros(lanes), np.zeros(lanes, np.int64)
+        self._keeps_actions = config.lockstep  # for an exact resume
+        self._episodes = Episodes(lanes, keeps_actions=config.lockstep)
         self._carry = agent.initial_carry(lanes)
         self._pending: list[Windows] = []
-        self._finished: list[Episode] = []
         self._pending_steps = 0
         self._oldest: Snapshot | None = None  # that acted since the last chunk
         self._observation: Any = None  # no episode has begun
-        self._keeps_actions = config.lockstep  # for an exact resume
-        self._played: list[list[np.ndarray]] = [[] for _ in range(lanes)]
+        self._asked: Callable[[], Acted] | None = None  # what the step under way waits for
 
     def step(self) -> None:
         """One step of every lane; hands over a chunk when one is full."""
+        self.begin_step()
+        self.finish_step()
+
+    def begin_step(self) -> None:
+        """Asks for actions, which may be computed while other envs are stepped."""
         if self._observation is None:
-            self._observation = self._reset(np.ones(len(self._return), bool))
+            self._reset(np.ones(self.lanes, bool))
+        if self.steps < self._random_steps:
+            self._asked = None
+        else:
+            self._asked = self._policy.ask(
+                self._carry, self._observation, self._explore, self.steps
+            )
+
+    def finish_step(self) -> None:
+        """Steps the envs with the actions asked for."""
         before, observation = self._carry, self._observation
         action = self._act()
-        if self._keeps_actions:
-            for lane, played in enumerate(self._played):
-                played.append(action[lane])
-        next_observation, reward, terminated, truncated, infos = self._env.step(
-            self._bounds.to_env(action)
-        )
-        next_observation = as_declared(next_observation)
+        step = self._stepper.step(self._bounds.to_env(action))
         self._pending.append(
             self._accumulator.add(
-                observation, action, reward, terminated, truncated, next_observation, before
+                observation,
+                action,
+                step.reward,
+                step.terminated,
+                step.truncated,
+                step.next_observation,
+                before,
+                step.stepped,
             )
         )
         self.steps += 1
-        self._pending_steps += len(reward)
-        self._return += reward
-        self._length += 1
-        ended = terminated | truncated
-        self._observation = next_observation
-        if ended.any():
-            self._finish_episodes(ended, infos)
-            self._observation = self._reset(ended)
+        self._pending_steps += int(np.count_nonzero(step.stepped))
+        self._episodes.add(action, step)
+        self._observation = step.observation
+        if step.began.any():
+            self._begin_carry(step.began)
         if self.steps % self._chunk_steps == 0:
             self._hand_over()
 
     def _act(self) -> np.ndarray:
         """Actions [E, ...] as agents give them."""
-        if self.steps < self._random_steps:
+        if self._asked is None:
             if self._spec.discrete:
-                lanes, size = len(self._return), self._spec.action_size
-                return self._rng.integers(0, size, lanes, np.int32)
-            shape = (len(self._return), self._spec.action_size)
+                return self._rng.integers(0, self._spec.action_size, self.lanes, np.int32)
+            shape = (self.lanes, self._spec.action_size)
             return self._rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-        action, self._carry, acted = self._policy(
-            self._carry, self._observation, self._explore, self.steps
-        )
+        action, self._carry, acted = self._asked()
         if self._oldest is None or acted.version < self._oldest.version:
             self._oldest = acted
         return action
 
-    def _finish_episodes(self, ended: np.ndarray, infos: dict[str, Any]) -> None:
-        success = infos.get("is_success", np.full(len(ended), np.nan))
-        for lane in np.flatnonzero(ended):
-            episode = Episode(
-                float(self._return[lane]), int(self._length[lane]), float(success[lane])
-            )
-            self._finished.append(episode)
-        self._return[ended], self._length[ended] = 0.0, 0
-
     def _seed_of(self, lane: int, episode: int) -> int:
         return integer(self._seed, Role.ENV, self._index, lane, 0, episode)
 
-    def _reset(self, mask: np.ndarray) -> Any:
-        """Begins an episode in each lane of ``mask``; the others stay as they are."""
-        seeds: list[int | None] = [None] * len(mask)
-        for lane in np.flatnonzero(mask).tolist():
-            seeds[lane] = self._seed_of(lane, int(self._episodes[lane]))
-        self._episodes += mask
-        for lane in np.flatnonzero(mask):
-            self._played[lane] = []
-        # Gymnasium pops the mask out of the dict it is given: each reset gets a new one.
-        observation, _ = self._env.reset(
-            seed=seeds,  # pyright: ignore[reportArgumentType]  # vector envs take one a lane
-            options={"reset_mask": mask},
-        )
-        self._carry = begin(self._carry, self._agent.initial_carry(len(mask)), mask)
-        return as_declared(observation)
+    def _next_seed(self, lane: int) -> int:
+        return self._seed_of(lane, int(self._episodes.begun[lane]))
+
+    def _reset(self, mask: np.ndarray) -> None:
+        """Begins an episode in each lane of ``mask``."""
+        self._observation = self._stepper.reset(mask)
+        self._episodes.begin(mask)
+        self._begin_carry(mask)
+
+    def _begin_carry(self, mask: np.ndarray) -> None:
+        self._carry = begin(self._carry, self._agent.initial_carry(self.lanes), mask)
 
     # ---- saving and restoring ---------------------------------------------------------------
 
@@ -163,23 +154,20 @@ class Actor:
         state: dict[str, Any] = {
             "steps": self.steps,
             "incarnation": self._incarnation,
-            "episodes": self._episodes.copy(),
+            "episodes": self._episodes.begun.copy(),
             "rng": self._rng.bit_generator.state,
         }
         if not self._keeps_actions or self._observation is None:
             return state
         oldest = self._oldest
         return state | {
-            "open": {
-                "played": [np.array(actions) for actions in self._played],
+            "open": self._episodes.state()
+            | {
                 "observation": leaves(self._observation),
                 "carry": [np.asarray(leaf) for leaf in leaves(self._carry)],
-                "return": self._return.copy(),
-                "length": self._length.copy(),
                 "windows": self._accumulator.state(),
                 "pending": [leaves(windows) for windows in self._pending],
                 "pending_steps": self._pending_steps,
-                "finished": [list(episode) for episode in self._finished],
                 "oldest": None if oldest is None else [oldest.version, oldest.env_steps],
             }
         }
@@ -192,17 +180,16 @@ class Actor:
         so. Without open episodes, as of threads, new ones begin.
         """
         self.steps = state["steps"]
-        self._episodes[:] = state["episodes"]
+        self._episodes.begun[:] = state["episodes"]
         self._rng.bit_generator.state = state["rng"]
         self._incarnation = state["incarnation"]
         if "open" not in state or not self._keeps_actions:
             self._incarnation += 1
             return
         kept = state["open"]
-        self._return[:], self._length[:] = kept["return"], kept["length"]
+        self._episodes.restore(kept)
         self._carry = fill(self._carry, kept["carry"])
         self._observation = fill(self._spec.zeros(1), kept["observation"])
-        self._played = [list(actions) for actions in kept["played"]]
         action = np.zeros((1, *self._spec.action.shape), self._spec.action.dtype)
         start = (self._observation, action, self._carry)
         self._accumulator.restore(kept["windows"], start, self._observation)
@@ -211,7 +198,6 @@ class Actor:
         )
         self._pending = [fill(example, windows) for windows in kept["pending"]]
         self._pending_steps = kept["pending_steps"]
-        self._finished = [Episode(r, int(n), s) for r, n, s in kept["finished"]]
         if kept["oldest"] is not None:
             version, env_steps = kept["oldest"]
             self._oldest = Snapshot(version, env_steps, 0.0, None)
@@ -219,21 +205,9 @@ class Actor:
 
     def _replay_episodes(self) -> None:
         """Brings fresh envs to where the open episodes stood."""
-        lanes = len(self._return)
-        seeds = [self._seed_of(lane, int(self._episodes[lane]) - 1) for lane in range(lanes)]
-        found, _ = self._env.reset(
-            seed=seeds,  # pyright: ignore[reportArgumentType]  # vector envs take one a lane
-            options={"reset_mask": np.ones(lanes, bool)},
-        )
-        for step in range(max(len(actions) for actions in self._played)):
-            playing = np.array([step < len(actions) for actions in self._played])
-            action = np.zeros((lanes, *self._spec.action.shape), self._spec.action.dtype)
-            for lane in np.flatnonzero(playing):
-                action[lane] = self._played[lane][step]
-            found, *_ = self._env.step(self._bounds.to_env(action), playing)  # pyright: ignore[reportCallIssue]  # ours
-        moved = np.zeros(lanes, bool)
-        for a, b in zip(leaves(as_declared(found)), leaves(self._observation), strict=True):
-            moved |= (np.asarray(a) != np.asarray(b)).reshape(lanes, -1).any(axis=1)
+        moved = np.ones(self.lanes, bool)  # those that cannot be brought there
+        if getattr(self._env, "steps_by_mask", False):
+            moved = differs(self._play(), self._observation)
         if moved.any():
             warnings.warn(
                 f"actor {self._index}: env lanes {np.flatnonzero(moved).tolist()} did not come back"
@@ -242,26 +216,62 @@ class Actor:
             )
             self._accumulator.drop(moved)
             self._incarnation += 1
-            self._return[moved], self._length[moved] = 0.0, 0
-            self._observation = self._reset(moved)
+            self._reset(moved)
+
+    def _play(self) -> Any:
+        """Observations [E, *obs] after the actions of the open episodes."""
+        seeds = [
+            self._seed_of(lane, int(self._episodes.begun[lane]) - 1) for lane in range(self.lanes)
+        ]
+        found, _ = self._env.reset(
+            seed=seeds,  # pyright: ignore[reportArgumentType]  # vector envs take one a lane
+            options={"reset_mask": np.ones(self.lanes, bool)},
+        )
+        for step in range(max(len(actions) for actions in self._episodes.played)):
+            playing = np.array([step < len(actions) for actions in self._episodes.played])
+            action = np.zeros((self.lanes, *self._spec.action.shape), self._spec.action.dtype)
+            for lane in np.flatnonzero(playing):
+                action[lane] = self._episodes.played[lane][step]
+            found, *_ = self._env.step(self._bounds.to_env(action), playing)  # pyright: ignore[reportCallIssue]  # ours
+        return as_declared(found)
 
     def _hand_over(self) -> None:
+        if self._pending_steps == 0:  # all lanes were only reset
+            self._pending = []
+            return
         chunk = Chunk(
             windows=concatenate(self._pending),
             actor=self._index,
             incarnation=self._incarnation,
             env_steps=self._pending_steps,
-            episodes=tuple(self._finished),
+            episodes=self._episodes.take(),
             version=self._oldest.version if self._oldest else -1,
             version_env_steps=self._oldest.env_steps if self._oldest else 0,
         )
-        self._pending, self._finished, self._pending_steps, self._oldest = [], [], 0, None
+        self._pending, self._pending_steps, self._oldest = [], 0, None
         self._sink.add(chunk)
 
-    def run(self, stop: threading.Event) -> None:
-        """Steps until ``stop`` is set or the sink takes no more; the body of an actor's thread."""
-        while not stop.is_set():
-            self.step()
+
+def run(actors: Sequence[Actor], stop: threading.Event) -> None:
+    """Steps until ``stop`` is set or a sink takes no more; the body of an actor's thread.
+
+    With two actors, the policy computes for one while the envs of the other are stepped.
+    """
+    for actor in actors:
+        actor.begin_step()
+    while not stop.is_set():
+        for actor in actors:
+            actor.finish_step()
+            actor.begin_step()
+
+
+def differs(tree: Any, other: Any) -> np.ndarray:
+    """Lanes [E] in which two trees [E, ...] are not the same."""
+    wrong = [
+        (np.asarray(a) != np.asarray(b)).reshape(len(a), -1).any(axis=1)
+        for a, b in zip(leaves(tree), leaves(other), strict=True)
+    ]
+    return np.logical_or.reduce(wrong)
 
 
 def fill(example: Any, kept: list[np.ndarray]) -> Any:

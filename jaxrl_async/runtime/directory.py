@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.config import RunConfig, to_json
+from jaxrl_async.config import RunConfig
+from jaxrl_async.overrides import to_json
 from jaxrl_async.runtime.params import Snapshot
 from jaxrl_async.runtime.parts import Parts
 from jaxrl_async.runtime.policy import Policy, versions

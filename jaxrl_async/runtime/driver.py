@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl_async.config import RunConfig
 from jaxrl_async.replay.rate_limiter import Closed
+from jaxrl_async.runtime import actor
 from jaxrl_async.runtime.evaluator import lanes_for
 from jaxrl_async.runtime.params import WAIT_SECONDS
 from jaxrl_async.runtime.parts import Parts, acting_placement
@@ -96,7 +97,7 @@ def run_threads(config: RunConfig, parts: Parts, run: Run) -> None:
             warm_up(config, parts)
             if parts.evaluator is not None and not run.is_resumed:
                 parts.evaluator.request(parts.store.copy(publisher.snapshot()))
-            start_threads(parts, group)
+            start_threads(config, parts, group)
             learn(parts, run, group)
             finish(config, parts, run, group)
         except Closed:
@@ -118,7 +119,7 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
     """Compiles the policy for each number of rows that will occur, before threads could race to."""
     snapshot = parts.store.latest()
     key = jax.device_put(jax.random.key(0), acting_placement(config))
-    rows = {config.actor.envs_per_actor}
+    rows = {config.actor.envs_per_actor // config.actor.groups}
     if parts.evaluator is not None:
         rows.add(lanes_for(config.evaluation.episodes))
     for count in rows:
@@ -127,7 +128,7 @@ def warm_up(config: RunConfig, parts: Parts) -> None:
         parts.act(snapshot.params, carry, observation, key, np.int32(0), explore)
 
 
-def start_threads(parts: Parts, group: ThreadGroup) -> None:
+def start_threads(config: RunConfig, parts: Parts, group: ThreadGroup) -> None:
     """Starts everybody; the learner's step is compiled while the actors collect the warm-up."""
 
     def prefetch() -> None:
@@ -137,8 +138,9 @@ def start_threads(parts: Parts, group: ThreadGroup) -> None:
 
     group.start("publisher", lambda: parts.store.run(group.stop))
     group.start("prefetcher", prefetch)
-    for index, actor in enumerate(parts.actors):
-        group.start(f"actor-{index}", lambda actor=actor: actor.run(group.stop))
+    for index in range(config.actor.num_actors):
+        actors = parts.actors[index * config.actor.groups :][: config.actor.groups]
+        group.start(f"actor-{index}", lambda actors=actors: actor.run(actors, group.stop))
     if parts.evaluator is not None:
         evaluator = parts.evaluator
         group.start("evaluator", lambda: evaluator.run(group.stop))

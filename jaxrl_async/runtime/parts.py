@@ -4,9 +4,10 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
+import gymnasium as gym
 import jax
 
 from jaxrl_async.agents.agent import Agent
@@ -15,6 +16,7 @@ from jaxrl_async.config import RunConfig
 from jaxrl_async.envs import spaces
 from jaxrl_async.envs.make import EnvFactory
 from jaxrl_async.envs.spaces import ActionBounds
+from jaxrl_async.envs.stepper import mode_of
 from jaxrl_async.envs.vector import SerialVectorEnv
 from jaxrl_async.replay.rate_limiter import RateLimiter
 from jaxrl_async.replay.replay import Replay
@@ -103,12 +105,13 @@ def build(
     Raises:
       ConfigError: the env's spaces, the devices or the rate limiter refuse the config.
     """
-    lanes, count = config.actor.envs_per_actor, config.actor.num_actors
-    envs = [vector_env(make_env, lanes, stack) for _ in range(count)]
+    groups = config.actor.groups
+    lanes, count = config.actor.envs_per_actor // groups, config.actor.num_actors * groups
+    envs = [training_env(make_env, lanes, stack) for _ in range(count)]
     spec, bounds = describe(envs)
     agent = make_agent(config.agent, spec)
     act, placement = make_act(agent), acting_placement(config)
-    replay = build_replay(config, agent, lambda: vector_env(make_env, 1, stack).envs[0])
+    replay = build_replay(config, agent, lambda: serial_env(make_env, 1, stack).envs[0])
     recorded = build_dataset(config, agent, bounds)
     limiter, counters = build_limiter(config), Counters()
     learner = build_learner(config, agent)
@@ -139,6 +142,7 @@ def build(
                 config,
                 agent,
                 index=index,
+                actors=count,
                 env=env,
                 bounds=bounds,
                 policy=LocalPolicy(act, store, actor_key(config, index, placement), oldest),
@@ -150,23 +154,68 @@ def build(
     )
 
 
-def describe(envs: list[SerialVectorEnv]) -> tuple[EnvSpec, ActionBounds]:
+def describe(envs: Sequence[gym.vector.VectorEnv]) -> tuple[EnvSpec, ActionBounds]:
     """What all envs are, which must be the same of each, and no env twice."""
-    lanes = [lane for env in envs for lane in env.envs]
+    lanes = [lane for env in envs for lane in getattr(env, "envs", [env])]
     if len({id(lane.unwrapped) for lane in lanes}) < len(lanes):
         raise ConfigError(
             "env = a function that gives the same env twice: make a new one each time"
         )
-    found = [spaces.describe(lane.observation_space, lane.action_space) for lane in lanes]
+    found = [spaces.describe(*spaces_of(lane)) for lane in lanes]
     for other in found:
         if other != found[0]:
             raise ConfigError(f"env = one with {found[0]}, another with {other}: make all alike")
     return found[0]
 
 
-def vector_env(make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack) -> SerialVectorEnv:
-    """Envs that ``stack`` closes; an error of that never hides the one that it closes for."""
+def spaces_of(env: gym.Env | gym.vector.VectorEnv) -> tuple[gym.Space, gym.Space]:
+    """Of one observation and of one action."""
+    if isinstance(env, gym.vector.VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    return env.observation_space, env.action_space
+
+
+def training_env(
+    make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack
+) -> gym.vector.VectorEnv:
+    """The envs of one actor, which ``stack`` closes: what ``make_env`` makes so often, in turn.
+
+    Raises:
+      ConfigError: it makes a vector env of another size, or one that does not say how it resets.
+    """
+    first = make_env()
+    if not isinstance(first, gym.vector.VectorEnv):
+        made = [first]
+        return serial_env(lambda: made.pop() if made else make_env(), lanes, stack)
+    close_at_end(first, stack)
+    mode_of(first)
+    if first.num_envs != lanes:
+        raise ConfigError(
+            f"env = a vector env of {first.num_envs}: each actor steps {lanes} together; set"
+            f" actor.envs_per_actor (twice that with double_buffer) to {first.num_envs}"
+        )
+    return first
+
+
+def serial_env(make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack) -> SerialVectorEnv:
+    """Single envs as one, which ``stack`` closes.
+
+    Raises:
+      ConfigError: ``make_env`` makes vector envs.
+    """
     env = SerialVectorEnv(make_env, lanes)
+    close_at_end(env, stack)
+    if any(isinstance(lane, gym.vector.VectorEnv) for lane in env.envs):
+        raise ConfigError(
+            "env = a function that makes vector envs: evaluation and hindsight need single ones;"
+            " set evaluation.env to an id, give a function that makes one to evaluate in, or set"
+            " evaluation.period to 0, and use hindsight with single envs only"
+        )
+    return env
+
+
+def close_at_end(env: gym.vector.VectorEnv, stack: contextlib.ExitStack) -> None:
+    """Has ``stack`` close it; an error of that never hides the one that it closes for."""
 
     def close(kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
@@ -177,7 +226,6 @@ def vector_env(make_env: EnvFactory, lanes: int, stack: contextlib.ExitStack) ->
             error.add_note(f"then closing an env failed: {failed!r}")
 
     stack.push(close)
-    return env
 
 
 def acting_placement(config: RunConfig) -> jax.sharding.Sharding:
@@ -203,7 +251,7 @@ def build_limiter(config: RunConfig) -> RateLimiter:
         config.learner.updates_per_env_step,
         warmup_steps=config.learner.warmup_steps,
         slack=None if config.lockstep else config.learner.slack,
-        max_insert=config.actor.envs_per_actor * config.actor.chunk_steps,
+        max_insert=config.actor.envs_per_actor // config.actor.groups * config.actor.chunk_steps,
         max_update=config.learner.updates_per_call,
         budget=config.env_steps,
     )
@@ -233,7 +281,7 @@ def build_evaluator(
     """The evaluator with envs of its own; None where the run is never scored."""
     if config.evaluation.period == 0:
         return None
-    env = vector_env(make_env, lanes_for(config.evaluation.episodes), stack)
+    env = serial_env(make_env, lanes_for(config.evaluation.episodes), stack)
     spec, _ = describe([env])
     if spec != agent.spec:
         raise ConfigError(

@@ -16,8 +16,8 @@ import numpy as np
 from jaxrl_async import agents
 from jaxrl_async.agents.agent import Agent
 from jaxrl_async.checks import ConfigError
-from jaxrl_async.config import replace, to_json
 from jaxrl_async.envs.spaces import ActionBounds
+from jaxrl_async.overrides import replace, to_json
 from jaxrl_async.runtime.acting import begin, make_act
 from jaxrl_async.runtime.params import Snapshot
 from jaxrl_async.types import ArraySpec, EnvSpec, Params, leaves

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 from jaxrl_async.agents import agent_of
-from jaxrl_async.config import RunConfig, to_json
+from jaxrl_async.config import RunConfig
 from jaxrl_async.envs import make
 from jaxrl_async.envs.make import EnvFactory
+from jaxrl_async.overrides import to_json
 from jaxrl_async.recorders import ConsoleRecorder, CSVRecorder, MultiRecorder, Recorder
 from jaxrl_async.runtime.checkpoint import Checkpointer
 from jaxrl_async.runtime.directory import RunDirectory

@@ -12,6 +12,7 @@ from jaxrl_async.checks import ConfigError
 from jaxrl_async.envs.spaces import describe
 from jaxrl_async.envs.vector import SerialVectorEnv
 from jaxrl_async.runtime.actor import Actor
+from jaxrl_async.runtime.params import Snapshot
 
 
 class Watched(Counting):
@@ -294,8 +295,8 @@ class Keeping:
     def add(self, chunk):
         self.chunks.append(chunk)
 
-    def __call__(self, carry, observation, explore, step):
-        return np.zeros(len(observation), np.int32), carry, 0
+    def ask(self, carry, observation, explore, step):
+        return lambda: (np.zeros(len(observation), np.int32), carry, Snapshot(0, 0, 0.0, {}))
 
     @property
     def episodes(self):
@@ -312,7 +313,16 @@ def act(env, steps, index=0, **changes):
     config, keeping = small("dqn", "x", **changes), Keeping()
     spec, bounds = describe(env.single_observation_space, env.single_action_space)
     agent = types.SimpleNamespace(spec=spec, config=config.agent, initial_carry=lambda batch: ())
-    actor = Actor(config, agent, index=index, env=env, bounds=bounds, policy=keeping, sink=keeping)
+    actor = Actor(
+        config,
+        agent,
+        index=index,
+        actors=config.actor.num_actors,
+        env=env,
+        bounds=bounds,
+        policy=keeping,
+        sink=keeping,
+    )
     for _ in range(steps):
         actor.step()
     return keeping

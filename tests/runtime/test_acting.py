@@ -11,8 +11,8 @@ from small import Counting, small
 from jaxrl_async.agents.dqn import DQN, DQNConfig
 from jaxrl_async.envs.spaces import describe
 from jaxrl_async.envs.vector import SerialVectorEnv
-from jaxrl_async.runtime.acting import LocalPolicy, begin, make_act
-from jaxrl_async.runtime.actor import Actor, ladder
+from jaxrl_async.runtime.acting import LocalPolicy, begin, ladder, make_act
+from jaxrl_async.runtime.actor import Actor
 from jaxrl_async.runtime.params import ParamStore, Snapshot
 
 
@@ -46,16 +46,26 @@ class Recording:
     def add(self, chunk):
         self.chunks.append(chunk)
 
-    def __call__(self, carry, observation, explore, step):
+    def ask(self, carry, observation, explore, step):
         self.steps.append(step)
-        return np.zeros(len(observation), np.int32), carry, Snapshot(7, 40, 0.0, {})
+        acted = np.zeros(len(observation), np.int32), carry, Snapshot(7, 40, 0.0, {})
+        return lambda: acted
 
 
 def make_actor(config, index=0, length=3):
     env = SerialVectorEnv(lambda: Counting(length), config.actor.envs_per_actor)
     spec, bounds = describe(env.single_observation_space, env.single_action_space)
     agent, double = DQN(config.agent, spec), Recording()
-    actor = Actor(config, agent, index=index, env=env, bounds=bounds, policy=double, sink=double)
+    actor = Actor(
+        config,
+        agent,
+        index=index,
+        actors=config.actor.num_actors,
+        env=env,
+        bounds=bounds,
+        policy=double,
+        sink=double,
+    )
     return actor, double
 
 
@@ -118,7 +128,9 @@ def test_the_policy_is_traced_once_for_steps_and_versions():
     for version in range(3):
         store.publish(Snapshot(version, 0, 0.1 * version, agent.actor_params(state)))
         store.deliver()
-        action, _, snapshot = policy((), np.zeros((2, 1), np.float32), ladder(0, 0, 2, 2), version)
+        action, _, snapshot = policy.ask(
+            (), np.zeros((2, 1), np.float32), ladder(0, 0, 2, 2), version
+        )()
         assert (action.shape, action.dtype, snapshot.version) == ((2,), np.int32, version)
 
 
